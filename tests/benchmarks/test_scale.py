@@ -117,7 +117,7 @@ def test_log_gives_the_steps_that_run_and_their_tasks(tmp_path: Path) -> None:
     assert (events.tasks, events.committed) == ({"web/read": 2}, {"web/read": 1})
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_command_that_fails_is_an_error_with_what_it_printed(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"no-such-mixture\.yaml"):
         run_measured(["run", "no-such-mixture.yaml"], MeasuredRun(), tmp_path / "log")

@@ -108,6 +108,7 @@ def page(folder: Path) -> Browsed:
     return browsed.browse(folder / "out")
 
 
+@pytest.mark.slow
 def test_inspect_finds_every_document_with_its_reason_by_every_name(folder: Path, rows: list[Row]) -> None:
     inspector = Inspector.open(str(folder / "out"))
     by_key = {row.key: row for row in rows}
@@ -163,6 +164,7 @@ def _clusters(rows: list[Row], stage: str, source: str = "") -> dict[tuple[str, 
 
 
 @pytest.mark.parametrize("stage", ["dedup.exact", "dedup.minhash", "dedup.minhash:duplicate", "all"])
+@pytest.mark.slow
 def test_clusters_are_the_dropped_documents_by_their_survivor(folder: Path, rows: list[Row], stage: str) -> None:
     inspector = Inspector.open(str(folder / "out"))
     by_key = {row.key: row for row in rows}

@@ -117,7 +117,7 @@ def test_run_in_a_thread_beside_a_running_loop_changes_no_signal(web: Path):
     assert {number: signal.getsignal(number) for number in handlers} == handlers
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_run_that_fails_raises_and_keeps_its_report(web: Path, monkeypatch: pytest.MonkeyPatch):
     (web / "own_failing.py").write_text("def fails(record):\n    raise ValueError('never')\n")
     monkeypatch.syspath_prepend(web)

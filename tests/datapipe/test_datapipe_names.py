@@ -206,6 +206,7 @@ EXPRESSIONS = st.recursive(
 
 
 @given(EXPRESSIONS, st.sets(st.sampled_from(ATOMS)))
+@pytest.mark.medium
 def test_an_expression_is_allowed_as_its_truth_table_declares(expression: object, listed: set[str]) -> None:
     name = spdx(_written(expression))
     assert is_allowed(name, [atom.lower() for atom in listed]) == _allowed(expression, listed)
@@ -245,6 +246,7 @@ def test_integer_weights_are_the_smallest_in_proportion(weights: list[Fraction],
 
 
 @given(st.dictionaries(st.text(), st.fractions(min_value=0, max_value=100, max_denominator=1000), min_size=1))
+@pytest.mark.slow
 def test_exact_integers_keep_every_proportion(weights: dict[str, Fraction]):
     total = sum(weights.values())
     if not total:
@@ -263,7 +265,7 @@ def test_integer_weights_that_nothing_follows_from_are_refused(weights: dict[str
 positive = st.fractions(min_value=0, max_denominator=10**20) | st.floats(0, 1e300).map(exact_number)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), positive, min_size=1).filter(lambda weights: any(weights.values())))
 def test_integer_weights_of_anything_can_be_counted_and_no_share_vanishes(weights: dict[str, Fraction]):
     counted = integer_weights(weights)

@@ -60,7 +60,7 @@ def test_cli_run_prints_a_short_screen_and_python_that_works(plain, tmp_path):
     assert shown.splitlines()[:5] == screen[:5]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_cli_verify_of_several_lengths_reads_all_and_names_what_is_damaged(lengths, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(lengths / "out", copy)
@@ -107,6 +107,7 @@ def test_cli_plan_shows_what_is_committed_what_would_run_and_why(plain, tmp_path
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.slow
 def test_cli_inspect_shows_documents_with_value_threshold_and_survivor(plain, deduplicated):
     output = plain / "out"
     shown = _printed("inspect", output, "--dropped", "filter.gopher_quality", "-n", "2")
@@ -175,6 +176,7 @@ def test_cli_report_of_another_version_is_a_plain_line(plain, tmp_path, content)
     assert f"{tmp_path}/report.json: not a report that this version can read" in done.stderr
 
 
+@pytest.mark.slow
 def test_cli_document_is_found_by_every_name_that_is_printed(plain):
     output = plain / "out"
     row = _json("trace", output, "--step", "3", "--global-batch-size", "4")["rows"][0]
@@ -311,7 +313,7 @@ def test_cli_failed_run_writes_its_report(tmp_path):
     assert "{broken" in _printed("inspect", tmp_path / "out", "--quarantined")
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_cli_run_whose_reader_ends_explains_how_to_go_on_and_the_same_command_does(tmp_path):
     """As `datapipe run … | true`."""
     corpora.write_jsonl(tmp_path / "web/a.jsonl", corpora.documents(1, 3))

@@ -113,6 +113,7 @@ def test_url_that_cannot_be_read_is_named_with_option_and_line(
     assert str(raised.value).startswith(f"mixture.yaml:7: {key}: ") and expected in str(raised.value)
 
 
+@pytest.mark.slow
 def test_server_that_does_not_answer_is_an_outage_that_names_option_and_line_and_no_secret() -> None:
     with pytest.raises(OutageError) as raised:
         _local({"model": f"http://me:Zq81Secret@127.0.0.1:{free_port()}/edu.bin"})

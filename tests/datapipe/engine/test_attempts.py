@@ -249,7 +249,7 @@ def test_local_engine_killed_worker_costs_its_task_and_no_other(engine, tmp_path
     assert Root(str(tmp_path)).exists(again.record.of("tokenizer")[0].path)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_local_engine_idle_worker_that_dies_is_replaced(engine):
     engine.submit(sample(0), "a")
     assert _next(engine).record is not None
@@ -285,7 +285,7 @@ import signal; signal.pause()
     wait_until(lambda: not any(is_running(worker) for worker in workers), f"the end of workers {workers}")
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_local_engine_gives_up_attempts_that_run_or_wait_and_no_other(engine):
     for number, attempt in enumerate(("running", "running too", "waiting", "kept")):
         engine.submit(sample(number), attempt)

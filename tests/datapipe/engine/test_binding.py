@@ -46,7 +46,7 @@ def _run(mixture: Path, **options) -> runs.Finished:
     return runs.run_mixture(mixture, make_engine=runs.InProcess, **options)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["web", "store"])
 def test_run_with_a_model_at_a_url_equals_that_with_a_local_file(tmp_path: Path, web: WebServer, query: str, kind: str) -> None:
     (tmp_path / "lid.bin").write_bytes(EN)

@@ -106,6 +106,7 @@ def plain(tmp_path_factory, corpus) -> runs.Finished:
 SMALL_CUTS = ["execution.split_bytes=40KiB", "execution.bucket_bytes=32KiB"]
 
 
+@pytest.mark.slow
 def test_shards_of_every_length_do_not_depend_on_how_the_input_is_cut(tmp_path, corpus, plain):
     mixture = runs.write_mixture(tmp_path, corpus)
     cut = runs.run_mixture(mixture, overrides=SMALL_CUTS, make_engine=runs.LastFirst)

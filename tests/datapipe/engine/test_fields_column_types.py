@@ -163,6 +163,7 @@ def test_json_values_keep_their_types(tmp_path: Path, case: str, are_apart: bool
     assert [warning.kind for warning in run.warnings] == list(warned)
 
 
+@pytest.mark.slow
 def test_json_of_several_splits_gives_the_same_files_as_of_one(tmp_path: Path) -> None:
     """A value of another type far behind widens the column of all."""
     values = [json.dumps({f"k{row % 7}": row, "x": row / 2 if row % 800 == 799 else row}) for row in range(2500)]

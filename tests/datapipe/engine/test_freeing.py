@@ -94,6 +94,7 @@ def test_none_repeats_nothing_when_the_run_is_done(again, mixture, freed):
     assert (finished.watcher.records, finished.snapshot, _files(again)) == ([], freed.snapshot, before)
 
 
+@pytest.mark.slow
 def test_files_go_while_the_run_goes_on(mixture, kept):
     root, most, seen = Root(str(mixture.parent / "out")), 0, dict[str, set[str]]()
 
@@ -112,6 +113,7 @@ def _is_unread(path: str) -> bool:
     return path.rpartition("/")[2] not in LEFT
 
 
+@pytest.mark.slow
 def test_documents_go_with_their_last_reader_before_the_step_ends(mixture, monkeypatch):
     monkeypatch.setattr("datapipe.engine.freeing._DUE_FILES", 1)
     monkeypatch.setattr("datapipe.engine.attempts.MOST_RECORDS", 1)  # each record is committed by itself
@@ -127,7 +129,7 @@ def test_documents_go_with_their_last_reader_before_the_step_ends(mixture, monke
     assert left and left[-1] < left[0]
 
 
-@pytest.mark.parametrize("level", [NONE, INSPECT], ids=["none", "inspect"])
+@pytest.mark.parametrize("level", [NONE, pytest.param(INSPECT, marks=pytest.mark.slow)], ids=["none", "inspect"])
 def test_a_run_that_is_stopped_anywhere_runs_no_task_twice(mixture, kept, level):
     def stop(record: Record) -> None:
         if len(watcher.records) % 7 == 0:
@@ -150,6 +152,7 @@ def test_a_run_that_is_stopped_anywhere_runs_no_task_twice(mixture, kept, level)
     }
 
 
+@pytest.mark.slow
 def test_files_whose_deletion_was_killed_go_when_the_next_run_starts(mixture, kept, monkeypatch):
     def killed(self: Root, relative: str) -> None:
         if relative.startswith(ATTEMPTS):
@@ -169,6 +172,7 @@ def test_files_whose_deletion_was_killed_go_when_the_next_run_starts(mixture, ke
     assert not set(noted) & _files(root).keys()
 
 
+@pytest.mark.slow
 def test_a_further_sequence_length_runs_what_was_freed_again(again, mixture, corpus, tmp_path):
     lengths = [*NONE, "pack.sequence_length=[64, 32]"]
     request, plan = planned(load_mixture(mixture, lengths))
@@ -183,6 +187,7 @@ def test_a_further_sequence_length_runs_what_was_freed_again(again, mixture, cor
     assert _run(mixture, lengths).watcher.records == []
 
 
+@pytest.mark.slow
 def test_another_tokenizer_runs_what_was_freed_again_even_when_it_is_killed(again, mixture, corpus, tmp_path):
     changed = [*NONE, "tokenizer.train.vocab_size=320"]
 
@@ -198,6 +203,7 @@ def test_another_tokenizer_runs_what_was_freed_again_even_when_it_is_killed(agai
     assert _names(again) <= LEFT
 
 
+@pytest.mark.slow
 def test_inspect_keeps_documents_with_their_facts_and_rows_to_compare_with(mixture, kept):
     finished = _run(mixture, INSPECT)
     assert finished.snapshot == kept.snapshot
@@ -213,6 +219,7 @@ def test_inspect_keeps_documents_with_their_facts_and_rows_to_compare_with(mixtu
     assert {step.partition("/")[2] for step in relabelled.watcher.steps} == {"sample", "train", "tokenize", "pack"}
 
 
+@pytest.mark.slow
 def test_what_none_has_deleted_is_named_by_the_commands_that_need_it(again, mixture, tmp_path):
     with pytest.raises(UserError, match=r"keep_work: none.*keep_work=inspect"):
         Inspector.open(again.url).find("dropped")
@@ -232,6 +239,7 @@ def test_a_takedown_after_none_leaves_documents_out(again, mixture):
     assert verify_snapshot(again, after) == []
 
 
+@pytest.mark.slow
 def test_a_shard_that_is_gone_is_packed_again_after_its_committed_file_was_freed(again, mixture, freed):
     lost = freed.snapshot.shards[0].path
     Path(again.path(lost)).unlink()
@@ -241,6 +249,7 @@ def test_a_shard_that_is_gone_is_packed_again_after_its_committed_file_was_freed
     assert _names(again) <= LEFT
 
 
+@pytest.mark.slow
 def test_none_frees_no_files_of_another_snapshot_or_of_an_index(tmp_path, corpus):
     mixture = dedup_runs.write_mixture(tmp_path, corpus)
     before = _run(mixture)
@@ -260,6 +269,7 @@ def test_rows_of_another_output_stay(tmp_path, corpus, kept):
     assert _files(Root(kept.mixture.output)) == files
 
 
+@pytest.mark.slow
 def test_a_mixture_that_is_followed_keeps_its_rows(tmp_path):
     corpora.write_jsonl(tmp_path / "in/0.jsonl", corpora.documents(0, 30))
     sources = f"  web: {{path: {tmp_path}/in/*.jsonl}}\n"
@@ -298,6 +308,7 @@ _STRATA = "{by: score, bounds: [0.3, 0.6]}"
         pytest.param("stages: []", ["pack.sequence_length=[64, 32]", "pack.method=concat"], id="lengths"),
     ],
 )
+@pytest.mark.slow
 def test_every_kind_of_run_is_the_same_and_leaves_as_little(tmp_path, monkeypatch, stages, overrides):
     monkeypatch.setattr("datapipe.steps.runs.MOST_RUNS", 2)  # rows and token rows are merged, and small files folded
     monkeypatch.setattr("datapipe.steps.fold.MOST_FILES", 2)

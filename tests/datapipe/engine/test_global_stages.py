@@ -38,6 +38,7 @@ def _dropped(finished: runs.Finished) -> dict[str, int]:
     return {name: sum(entry["documents"]["dropped"].values()) for name, entry in report.items()}
 
 
+@pytest.mark.slow
 def test_map_task_gets_the_decisions_on_its_own_files(tmp_path: Path) -> None:
     corpus = dedup_runs.write_corpus(tmp_path / "corpus", 100)
     stages = "stages: [dedup.minhash]\n"

@@ -175,6 +175,7 @@ def test_run_again_restores_what_was_deleted_or_damaged_and_leaves_files_of_othe
     assert verify_snapshot(Root(str(output)), again.snapshot) == []
 
 
+@pytest.mark.slow
 def test_run_again_names_the_committed_file_that_a_damaged_shard_is_linked_to(tmp_path):
     mixture, output = _of_web(tmp_path, corpora.documents(1, 120)), tmp_path / "out"
     shard = output / _run(mixture).snapshot.shards[0].path

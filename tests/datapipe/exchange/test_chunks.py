@@ -76,7 +76,7 @@ GROUPS = st.sampled_from([("hash",), ("hash", "digest")])
 TABLES = st.sampled_from([("rows",), ("beside",), ("beside",), ("rows", "beside")])
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(
     seed=st.integers(0, 1 << 32),

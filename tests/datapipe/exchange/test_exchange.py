@@ -45,6 +45,7 @@ pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore::Deprecatio
     prefix=st.sampled_from([None, 1, 2]),
     borders=st.lists(st.tuples(st.integers(0, 10_000), st.booleans(), st.integers(-1, 1)), max_size=4),
 )
+@pytest.mark.slow
 def test_rows_of_any_ranges_are_those_that_python_sorts(
     tmp_path_factory, seed, num_files, run_bytes, block_bytes, limit_bytes, prefix, borders
 ):

@@ -82,6 +82,7 @@ def test_clusters_that_do_not_exist_are_the_users_error(output: Path, options: d
         find_clusters(Inspector.open(str(output)), **options)
 
 
+@pytest.mark.slow
 def test_clusters_of_missing_files_have_no_texts(output: Path) -> None:
     before = _find(output, "dedup.exact", count=99, members=99)
     hidden = (output.parent / "books.jsonl").rename(output.parent / "away")
@@ -109,6 +110,7 @@ def _numbered(start: int, stop: int) -> str:
     return " ".join(f"word{number}" for number in range(start, stop))
 
 
+@pytest.mark.slow
 def test_clusters_of_a_stage_that_sources_give_different_options_are_found_by_its_name(tmp_path: Path) -> None:
     listed = ""
     for source, options in (("web", "{keep: longest}"), ("books", "{normalize: whitespace_case}")):

@@ -222,6 +222,7 @@ def _compared(folder: Path, name: str, min_chars: int, pattern: str = "*.jsonl",
     return Inspector.open(str(folder / name))
 
 
+@pytest.mark.slow
 def test_documents_of_one_output_alone_have_the_reason_of_the_other(tmp_path: Path) -> None:
     lengths = _write_lengths(tmp_path)
     loose = _compared(tmp_path, "loose", 50)
@@ -241,6 +242,7 @@ def test_documents_of_one_output_alone_have_the_reason_of_the_other(tmp_path: Pa
     assert (swapped.only_first, swapped.only_second) == (found.only_second, only)
 
 
+@pytest.mark.slow
 def test_comparison_with_a_run_that_failed_reports_it(tmp_path: Path) -> None:
     _write_lengths(tmp_path)
     for name in ("one", "other"):

@@ -106,6 +106,7 @@ def answers(finished: Browsed) -> Iterator[dict[str, Any]]:
         yield finished.get("search", q=text, source="web")
 
 
+@pytest.mark.slow
 def test_planted_data_is_in_no_answer_of_any_endpoint(finished: Browsed) -> None:
     told = list(answers(finished))
     for answer in told:
@@ -179,6 +180,7 @@ def test_a_class_that_cannot_be_loaded_withholds_texts_and_lists_documents(
     assert not any(planted in json.dumps([document, listed]) for planted in PLANTED)
 
 
+@pytest.mark.slow
 def test_what_is_missing_of_a_whole_run_is_declared_without_the_message_of_its_error(copied: Browsed) -> None:
     copy = copied.folder / "out"
     report = json.loads((copy / "report.json").read_bytes())
@@ -230,12 +232,14 @@ print(*(name for name in ("numba", "llvmlite", "ray", "torch", "tokenizers", "ma
 """
 
 
+@pytest.mark.slow
 def test_the_page_starts_and_lists_without_the_compiler_and_other_large_packages(finished: Browsed) -> None:
     command = [sys.executable, "-c", _LOADED, str(finished.folder / "out")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.strip() == ""
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_address_first_and_ends_with_ctrl_c(finished: Browsed) -> None:
     command = [*COMMAND, "browse", str(finished.folder / "out"), "--no-open"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -63,6 +63,7 @@ def test_sweep_counts_equal_runs_that_drop_by_the_threshold(tmp_path, sources, t
             assert (count["documents"], count["bytes"]) == _kept(dropped, source_sweep["name"])
 
 
+@pytest.mark.slow
 def test_sweep_grid_holds_the_threshold_in_force_and_grows_with_it(tagged):
     result = sweep(Inspector.open(tagged), "filter.length.too_few_words")
     grid = [kept["threshold"] for kept in result["total"]["kept"]]
@@ -73,6 +74,7 @@ def test_sweep_grid_holds_the_threshold_in_force_and_grows_with_it(tagged):
     assert result == sweep(Inspector.open(tagged), "filter.length.min_words")
 
 
+@pytest.mark.slow
 def test_sweep_counts_the_documents_whose_later_rule_is_unknown(tmp_path, sources):
     (tmp_path / "judging.py").write_text(_JUDGING)
     with pytest.MonkeyPatch.context() as patch:
@@ -108,12 +110,14 @@ class Judging(Filter):
 """
 
 
+@pytest.mark.slow
 def test_sweep_of_a_filter_that_dropped_explains_how_to_tag(tmp_path, sources):
     output = _finished(tmp_path, sources, "  - filter.length: {min_words: 80, as: long}\n").mixture.output
     with pytest.raises(UserError, match=r"(?s)Set `mode: tag`.*filter.length: \{mode: tag, as: long\}.*--output"):
         sweep(Inspector.open(output), "long.min_words")
 
 
+@pytest.mark.slow
 def test_sweep_of_sources_with_limits_of_their_own_marks_each(tmp_path, sources):
     web, news = sources.splitlines()
     own = news.replace("}", ", stages: [{filter.length: {min_words: 150, mode: tag}}]}")

@@ -184,12 +184,14 @@ def test_cache_damaged_file_is_compiled_again(stocked: Shop, damage) -> None:
     assert [path.read_bytes() for path in stocked.files(".bin")] == before
 
 
+@pytest.mark.slow
 def test_compile_kernels_compiles_named_kernels_alone_and_once(shop: Shop) -> None:
     code = _COMPILE.format(names=["shop.kernels:negate", "shop.helpers:doubled"])
     assert [shop.run(code) for _ in range(2)] == ["kernels.negate", ""]
     assert shop.compiled() == (0, 1)
 
 
+@pytest.mark.slow
 def test_kernels_are_loaded_in_many_threads_at_once_without_what_compiles_them(stocked: Shop) -> None:
     code = """
         import sys
@@ -256,6 +258,7 @@ print(*values, len(recorder.buffer) > 0)
 """
 
 
+@pytest.mark.slow
 def test_cache_two_processes_that_need_one_kernel_compile_it_once(shop: Shop) -> None:
     holder = _held(shop)
     processes = [shop.start(_COUNTING) for _ in range(2)]  # both wait for the lock, whichever comes first to it
@@ -288,6 +291,7 @@ def test_compilation_that_is_closed_at_once_leaves_whole_files_and_no_process(sh
     assert shop.compiled() == (1, 1)
 
 
+@pytest.mark.slow
 def test_remove_unused_deletes_kernels_that_were_not_loaded(stocked: Shop) -> None:
     other = stocked.home / "datapipe" / "kernels" / "python3.10-numpy1"
     other.mkdir(parents=True)

@@ -182,7 +182,7 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("asks", [next, lambda loader: next(iter(loader)), list])
 def test_threads_end_with_the_last_reference_to_a_loader(
     ending: Path, no_collector: None, asks: Callable[[Loader], object]

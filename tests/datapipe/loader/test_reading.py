@@ -65,7 +65,7 @@ def test_read_rows_come_in_the_order_of_the_request(tmp_path: Path) -> None:
         np.testing.assert_array_equal(rows.starts[pieces], one_by_one[address].starts)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_read_more_shards_than_may_be_open_reads_them_all_from_many_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,7 +118,7 @@ def test_read_address_of_no_row_is_refused_and_nothing_is_empty(tmp_path: Path) 
     assert (rows.tokens.shape, rows.piece_offsets.tolist()) == ((0, S), [0])
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_open_a_shard_beside_many_others_takes_no_more_memory(tmp_path: Path) -> None:
     reader = open_reader(make_snapshot(tmp_path, {"web": 420}, rows_per_shard=1))
 

@@ -255,7 +255,7 @@ def test_trace_step_names_the_pieces_of_every_rank(output: Path, split: str) -> 
                 assert row.position + 1 == batch["input_ids"][row.row, at]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_trace_document_finds_every_step_it_appears_at(output: Path) -> None:
     appeared: dict[str, list[tuple[int, int, int, int]]] = {}
     for step in range(28):

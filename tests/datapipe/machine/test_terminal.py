@@ -110,7 +110,7 @@ def test_command_over_hostile_documents_and_names_prints_no_control_character(ho
             json.loads(document)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", ["inspect out --dropped all -n 2", pytest.param("report out --full", marks=pytest.mark.slow)]
 )

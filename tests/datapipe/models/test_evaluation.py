@@ -45,6 +45,7 @@ def test_ranking_equals_its_definitions(seed: int) -> None:
     assert found.positives == is_positive.sum()
 
 
+@pytest.mark.slow
 def test_delongs_variance_is_that_of_the_jackknife() -> None:
     """Leaving out one document at a time gives nearly the same error: a check by another way."""
     is_positive, scores = _sample(3, num_docs=300, num_scores=1000)
@@ -69,7 +70,7 @@ MEASURES: dict[str, Measure] = {
 }
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MEASURES)
 def test_intervals_hold_the_true_value_in_nineteen_of_twenty_samples(name: str) -> None:
     measure = MEASURES[name]
@@ -251,6 +252,7 @@ def test_values_of_any_type_are_renamed_to_labels(
     assert _json(tmp_path, "two", "--data", "data.parquet", *options)["groups"]["all"]["two"]["auc"]["value"] == 1.0
 
 
+@pytest.mark.slow
 def test_labels_that_no_model_knows_are_left_out_on_request(models: dict[str, Classifier], tmp_path: Path) -> None:
     labels = ["a", "else", "b", "c", "else"]
     _write(tmp_path / "data.jsonl", [{"text": "x" * 5, "label": label, "site": label} for label in labels])

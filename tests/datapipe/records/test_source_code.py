@@ -131,6 +131,7 @@ IMPORTING_BY_COMPUTED_NAMES = {"datapipe.kernels", "datapipe.stage.function", "s
 module of a function."""
 
 
+@pytest.mark.slow
 def test_no_other_module_of_a_stage_imports_by_a_computed_name():
     modules = code_of_class(FunctionStage).modules.union(*map(_modules, catalogue.stage_names()))
     modules = modules.union(*(code_of_class(kind).modules for kind in catalogue.readers().values()))
@@ -146,6 +147,7 @@ def _imports_by_computed_name(module: str) -> bool:
     return any(not isinstance(call.args[0], ast.Constant) for call in imports)
 
 
+@pytest.mark.slow
 def test_cache_is_used_and_done_without_where_it_is_damaged_or_cannot_be_written(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -180,6 +180,7 @@ def test_a_server_is_ready_drains_and_ends(output: Path, tmp_path: Path) -> None
             list(islice(loader, 100_000))
 
 
+@pytest.mark.slow
 def test_a_client_needs_the_packages_that_the_readme_names_and_no_other(server: Server, output: Path) -> None:
     text = README.read_text(encoding="utf-8")
     [named] = re.findall(r"pip install --no-deps datapipe && pip install (.+)", text)
@@ -210,6 +211,7 @@ def test_on_the_same_machine_the_files_are_read_by_a_loader_and_its_copies(outpu
     assert_same(next(here), next(pickle.loads(pickle.dumps(there))))  # without the server
 
 
+@pytest.mark.medium
 def test_tls_with_tokens_that_change_while_a_trainer_reads(output: Path, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.issue("first")
@@ -303,6 +305,7 @@ def test_a_loader_moves_to_a_newer_snapshot_of_a_service(output: Path, tmp_path:
             np.testing.assert_array_equal(here.batch(step)["input_ids"], batch)
 
 
+@pytest.mark.slow
 def test_a_service_leaves_out_what_was_taken_down_from_the_step_of_the_move_on(tmp_path: Path) -> None:
     folder = make_snapshot(tmp_path / "runs", {"web": 83}, validation={"web": 9})
     (folder / "tokenizer.json").write_bytes(b"of these tests")
@@ -328,6 +331,7 @@ def test_a_service_leaves_out_what_was_taken_down_from_the_step_of_the_move_on(t
     assert [bool(keys(batch) & set(gone)) for batch in taken] == [True] * 3 + [False] * 4
 
 
+@pytest.mark.slow
 def test_an_output_on_an_object_store_is_fetched_ahead_of_its_readers(output: Path, tmp_path: Path) -> None:
     with object_store("served") as query:
         url = upload(output, f"s3://served/runs{query}")

@@ -227,6 +227,7 @@ def test_list_with_values_that_no_run_writes_is_refused(tmp_path: Path, name: st
     assert reason in str(outcome(tmp_path, found | {"version": 3, "lists": [listed]}))
 
 
+@pytest.mark.slow
 def test_manifest_of_many_shards_is_read_and_laid_out_without_an_object_for_each(tmp_path: Path) -> None:
     write(tmp_path, manifest(tuple(entry(number, f"s{number % 50}") for number in range(5000))))
     gc.collect()

@@ -148,7 +148,7 @@ print(foreign[50_000])
 """
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("sound", ["arrow"], indirect=True)
 def test_bus_error_of_another_file_ends_the_process_as_it_did(sound: Path, tmp_path: Path) -> None:
     paths = os.pathsep.join([str(Path(__file__).resolve().parents[3]), *sys.path])

@@ -49,7 +49,7 @@ def read_back(folder: Path, path: str) -> tuple[pa.Table, list[int]]:
     return file.read_all(), [file.get_batch(number).num_rows for number in range(file.num_record_batches)]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(
     num_docs=st.integers(1, 200),

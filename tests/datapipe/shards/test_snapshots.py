@@ -105,6 +105,7 @@ def paths(snapshot: Snapshot) -> set[str]:
     return {entry.path for entry in snapshot.shards}
 
 
+@pytest.mark.slow
 def test_loaders_go_on_while_other_snapshots_are_published_and_cleaned(mixture, root):
     first, streams = read_snapshot(root), [Stream(root)]
     second = run(mixture, NORMALIZED).snapshot
@@ -167,6 +168,7 @@ def test_workers_that_start_later_read_the_snapshot_of_their_dataset(mixture, ro
         np.testing.assert_array_equal(batch["input_ids"], wanted)
 
 
+@pytest.mark.slow
 def test_states_traces_and_exports_of_an_earlier_snapshot_are_of_that_snapshot(mixture, root, tmp_path):
     stream = Stream(root)
     before = trace_step(root.url, 5, state=stream.state, text=True)
@@ -288,6 +290,7 @@ def test_cleaning_killed_at_every_change_leaves_whole_snapshots(mixture, root):
         assert run(mixture, LATER).watcher.records == []
 
 
+@pytest.mark.slow
 def test_clean_drops_the_tasks_of_no_kept_snapshot_and_keeps_those_of_a_run_that_was_stopped(mixture, root):
     run(mixture, NORMALIZED)
 
@@ -309,6 +312,7 @@ def test_clean_drops_the_tasks_of_no_kept_snapshot_and_keeps_those_of_a_run_that
     assert run(mixture).watcher.records
 
 
+@pytest.mark.slow
 def test_clean_of_sequence_lengths_keeps_those_of_kept_snapshots(mixture, root):
     one, both = read_snapshot(root), run(mixture, TWO_LENGTHS).snapshot
     assert both.shards == one.shards and both.sequence_lengths == (one.sequence_length, 32)

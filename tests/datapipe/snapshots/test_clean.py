@@ -64,6 +64,7 @@ def root(mixture) -> Root:
     return Root(str(mixture.parent / "out"))
 
 
+@pytest.mark.slow
 def test_clean_work_leaves_what_none_leaves_and_the_snapshot_is_whole(mixture, root, corpus, tmp_path):
     snapshot, report = read_snapshot(root), read_report(root)
     cleaning = clean(root, 1, work=True)

@@ -55,6 +55,7 @@ def _sizes(done: runs.Finished) -> dict[str, int]:
     return {name: source["epoch_tokens"] for name, source in done.report["mixture"]["sources"].items()}
 
 
+@pytest.mark.slow
 def test_drawing_options_re_run_nothing_and_are_in_the_snapshot(published):
     first = again(published).snapshot
     assert (first.exhausted, first.window_shards, first.total_tokens) == ("stop", 8, None)

@@ -203,6 +203,7 @@ def test_a_state_is_refused_by_a_snapshot_before_the_takedown(root):
             loader.batch(0)
 
 
+@pytest.mark.slow
 def test_rows_are_deleted_from_the_index_and_stay_deleted(folder, root):
     gone = _documents(root)[::9]
     assert set(gone) <= _keys_of_index(root)
@@ -244,6 +245,7 @@ def test_a_list_in_the_mixture_applies_with_the_next_snapshot(folder, root):
         _run(mixture)
 
 
+@pytest.mark.slow
 def test_several_lengths_and_outputs_that_take_the_rows_leave_the_same_documents_out(folder, root):
     _run(_mixture(folder, TAIL.replace("sequence_length: 64", "sequence_length: [64, 256]")), replaces=True)
     every = _documents(root)
@@ -305,6 +307,7 @@ def test_a_takedown_that_is_killed_at_any_change_is_completed_by_the_same_comman
     assert done == len(kills) or done > 10
 
 
+@pytest.mark.slow
 def test_the_command_reports_what_it_did_and_what_is_not_there(root):
     every, output = _documents(root), root.url
     done = datapipe(["takedown", output, every[0], every[1], "web/no.jsonl:3", "web/0.jsonl:1"])

@@ -221,7 +221,7 @@ def test_commit_file_is_read_again_so_that_no_record_is_lost(store: UnreliableSt
 
 
 @FORMATS
-@pytest.mark.medium
+@pytest.mark.slow
 @CHANGING
 def test_snapshot_is_read_again(store: UnreliableStore, query: str, tmp_path: Path, shard_format) -> None:
     folder = tmp_path / "packed"

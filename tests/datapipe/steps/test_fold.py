@@ -52,6 +52,7 @@ def _summed(run: runs.Finished) -> dict[str, Any]:
     return {**measured_parts(measured), "tokenizer": tokenizer_figures(root, plan)}
 
 
+@pytest.mark.slow
 def test_the_report_and_the_tokenizer_are_the_same_with_and_without_folds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     whole = _run(tmp_path, 13, "whole")
     assert not whole.plan.of_kind("fold")
@@ -72,6 +73,7 @@ def test_the_report_and_the_tokenizer_are_the_same_with_and_without_folds(tmp_pa
         assert len(fewest(folded.plan, step, "measured", TableFile)) <= 2
 
 
+@pytest.mark.slow
 def test_files_of_tasks_that_no_fold_knows_are_read_beside_those_of_folds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """As after files were added: folds of the first files know nothing of the tasks of the others, or the other way round."""
     monkeypatch.setattr(fold, "MOST_FILES", 4)

@@ -197,6 +197,7 @@ def test_stage_that_exits_before_anything_runs_does_not_end_the_run_without_a_wo
         pytest.param(_SETSTATE, "raise ValueError('not here')", "ValueError: not here", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_stage_that_breaks_its_contract_in_a_worker_is_reported_once_and_not_tried_again(breach, code, body, what):
     found = breach(code, body, make_engine=None, workers=1)
     assert what in found.message

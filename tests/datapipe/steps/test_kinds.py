@@ -129,6 +129,7 @@ def _is_resumed_after_kills(toy: ModuleType, mixture: Path, make_engine: Callabl
     assert not {record.fingerprint for record in again.records} & set(committed)
 
 
+@pytest.mark.slow
 def test_kind_that_is_added_is_killed_and_resumed_on_local_workers(toy, mixture) -> None:
     _is_resumed_after_kills(toy, mixture, lambda root, request: LocalEngine(root.url, 2, request.mixture.execution))
 

@@ -22,7 +22,7 @@ execution: {bucket_bytes: 32KiB, check_disk: false}
 """
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("num_files", [8, 20, 60])
 def test_every_row_is_read_three_times_at_most_whatever_the_number_of_files(tmp_path: Path, monkeypatch, num_files: int):
     """Without a merge, tasks on 60 files would read each of its blocks many times over."""

@@ -79,6 +79,7 @@ def documents_in(rows: list[list[Piece]]) -> dict[bytes, dict[int, int]]:
     start=st.sampled_from([0, 1 << 62]),
     stratum=st.none() | st.integers(0, 2),
 )
+@pytest.mark.slow
 def test_pack_task_holds_every_token_of_its_range_once(
     tmp_path_factory, seed, count, method, vocab_size, pool, target_bytes, start, stratum
 ):
@@ -222,6 +223,7 @@ def rows_by_piece_length(shards: Iterable[ShardEntry]) -> Counter[tuple[str, str
     return found
 
 
+@pytest.mark.slow
 def test_buckets_of_several_lengths_are_loaded_counted_and_exported(packed_anew, tmp_path):
     mixture, _ = packed_anew
     done = run(mixture, *BUCKETS, "pack.min_piece=16", "pack.sequence_length=[64, 32]")

@@ -215,6 +215,7 @@ def test_estimated_bytes_are_those_of_the_run_within_a_factor_of_two(tmp_path: P
     assert estimate_of(mixture) == Estimate(bytes=0, core_seconds=0, unknown=(), is_all_kept=False)
 
 
+@pytest.mark.slow
 def test_estimates_go_by_what_the_last_run_kept(tmp_path: Path) -> None:
     mixture = written(tmp_path, FILTERED, TOKENS)
     first = estimate_of(mixture)
@@ -253,6 +254,7 @@ def test_stages_of_unknown_speed_are_named(tmp_path: Path) -> None:
     assert [name for name, time in times.items() if time.unknown] == ["web/read"]
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_too_small_refuses_the_run_and_explains_how_to_go_on(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 1 << 20):
         mixture = written(tmp_path, FILTERED, TOKENS)

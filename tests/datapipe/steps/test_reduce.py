@@ -105,6 +105,7 @@ def test_reduce_of_equal_texts_drops_all_but_the_first_of_each(root: Root, limit
 
 
 @pytest.mark.parametrize("limit_bytes", [700, 1 << 20])
+@pytest.mark.slow
 def test_gather_gives_each_document_its_first_drop_all_cuts_and_the_sum_of_its_sizes(root: Root, limit_bytes: int) -> None:
     rng = np.random.default_rng(4)
     found: dict[str, tuple[list[Row], tuple[ExchangeFile, ...]]] = {}

@@ -54,7 +54,7 @@ def test_merge_groups_have_few_runs_each_and_some_run_to_spare(files: list[Excha
     assert bool(groups) == (_lanes(files) > 1)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_merge_groups_have_the_root_of_all_runs_and_no_more_than_a_bucket_may_read():
     for num_files, root in ((1024, 32), (20_000, 256), (40_000, 256)):
         groups, left = runs.merge_groups(

@@ -109,7 +109,8 @@ def test_simulation_at_the_size_of_a_run_has_its_tasks_and_figures(small):
     assert simulated.documents == documents_of(small.plan)
 
 
-@pytest.mark.parametrize("times", [4, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [4, 16])
+@pytest.mark.slow
 def test_simulation_of_a_larger_run_has_its_tasks(small, tmp_path, times):
     large = finished(tmp_path / "large", times)
     simulated = at(small, _input(large) / _input(small))
@@ -119,6 +120,7 @@ def test_simulation_of_a_larger_run_has_its_tasks(small, tmp_path, times):
 
 
 @pytest.mark.parametrize("tail", [pytest.param(TAIL, id="tokens"), pytest.param(TEXT, id="text")])
+@pytest.mark.slow
 def test_simulation_counts_merges_and_folds(tmp_path, monkeypatch, tail):
     monkeypatch.setattr("datapipe.steps.runs.MOST_RUNS", 4)
     monkeypatch.setattr("datapipe.steps.fold.MOST_FILES", 5)
@@ -129,6 +131,7 @@ def test_simulation_counts_merges_and_folds(tmp_path, monkeypatch, tail):
     check(simulated, large, 0.25)
 
 
+@pytest.mark.slow
 def test_simulation_counts_the_tasks_that_find_a_cut(tmp_path):
     stages = "stages: [{'tests.support.ranked_stages:ByScore': {keep_share: 1/2}}]"
     tail = TEXT.replace("bucket_bytes: 8KiB", "bucket_bytes: 16KiB")
@@ -137,6 +140,7 @@ def test_simulation_counts_the_tasks_that_find_a_cut(tmp_path):
     check(at(one, _input(large) / _input(one)), large, 0.1)
 
 
+@pytest.mark.slow
 def test_simulation_by_a_limited_run_has_the_tasks_of_a_whole_one(small, tmp_path):
     mixture = Path(small.mixture.output).parent / "mixture.yaml"
     limited = runs.run_mixture(mixture, output=tmp_path / "out", limit=30, make_engine=runs.InProcess)

@@ -191,6 +191,7 @@ def reference(tmp_path_factory, sources) -> runs.Finished:
     return run(tmp_path_factory.mktemp("reference"), sources)
 
 
+@pytest.mark.slow
 def test_sample_follows_the_weights_of_the_sources(reference):
     sizes = {name: sum(len(word) * count for word, count in words.items()) for name, words in sampled(reference).items()}
     # tiny has less than its third: all of it is taken, but for what is held out, and the others share the rest 1 : 3
@@ -353,6 +354,7 @@ def test_the_tokens_around_documents_stay_while_a_mixture_is_followed(tmp_path):
         follow(load_mixture(data | {"tokenizer": {"path": data["tokenizer"]["path"]}}))
 
 
+@pytest.mark.slow
 def test_unknown_tokens_are_counted_by_source_and_warned_of_above_a_thousandth(tmp_path):
     data = write(tmp_path, tokenizer_files.unigram()) | {"validation": 0}
     texts = {"clean": ["the lazy dog and the quick fox"] * 99, "rare": ["one two three"] * 299 + ["漢"]}

@@ -117,7 +117,7 @@ print(peak_bytes() - before)
 """
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_two_million_distinct_words_take_bounded_memory_with_one_tokenizer_and_another(tmp_path, count):
     files = [tokenizer_files.byte_level(), tokenizer_files.byte_level(added="<s> $A")][:count]

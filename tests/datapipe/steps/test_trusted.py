@@ -121,6 +121,7 @@ def test_trusted_records_are_kept_and_named_in_manifest_report_and_card(mixture:
     assert "trusted" not in json.loads(first.snapshot.to_json())
 
 
+@pytest.mark.slow
 def test_records_of_another_version_are_kept_with_the_option_alone(mixture: Path, install: Install) -> None:
     install(pyarrow="26.0.0")
     _run(mixture)
@@ -136,6 +137,7 @@ def test_records_of_another_version_are_kept_with_the_option_alone(mixture: Path
 
 
 @pytest.mark.parametrize("num_commits", [0, 1, 3, 6, 12])
+@pytest.mark.slow
 def test_trusting_run_of_another_mixture_that_is_killed_goes_on_with_the_same_records(
     mixture: Path, install: Install, num_commits: int, tmp_path: Path
 ) -> None:
@@ -167,6 +169,7 @@ def test_trusting_run_of_another_mixture_that_is_killed_goes_on_with_the_same_re
     assert resumed.checksums == _run(grown, output=tmp_path / "copy").checksums
 
 
+@pytest.mark.medium
 def test_tasks_of_other_options_are_never_kept(mixture: Path, install: Install) -> None:
     install(pyarrow="26.0.0")
     first = _run(mixture)
@@ -179,6 +182,7 @@ def test_tasks_of_other_options_are_never_kept(mixture: Path, install: Install) 
     assert not known & {record.fingerprint for step in reading for record in step.records}
 
 
+@pytest.mark.slow
 def test_equal_versions_run_nothing_and_leave_no_note(mixture: Path, install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     install(pyarrow="26.0.0", tokenizers="0.23.2", fastokens="0.3.4")
     first = _run(mixture)
@@ -192,6 +196,7 @@ def test_equal_versions_run_nothing_and_leave_no_note(mixture: Path, install: In
     assert "web/read" not in grown.watcher.steps
 
 
+@pytest.mark.slow
 def test_encoder_of_another_version_is_proved_again_by_a_trusting_run(mixture: Path, install: Install) -> None:
     trained = _run(mixture, output=mixture.parent / "trained").mixture.output
     trains = "{train: {vocab_size: 300, sample_bytes: 64KiB}}"

@@ -45,7 +45,7 @@ def test_temperature_keeps_the_order_is_even_when_high_and_proportional_at_one(t
         assert abs(share - Fraction(count, sum(tokens.values()))) < Fraction(len(tokens), 10**12)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @given(
     caps=st.dictionaries(st.integers(0, 30), st.fractions(1, 10**6, max_denominator=8), min_size=1),
     budget=st.integers(1, 10**6),

@@ -80,6 +80,7 @@ def _files(run: runs.Finished, source: str) -> list[list[dict]]:
 
 
 @pytest.mark.parametrize("source", ["web", "books"])
+@pytest.mark.slow
 def test_documents_are_those_that_a_run_with_a_tokenizer_packs_cut_into_files_by_their_bytes(tokenized, written, source):
     expected: dict[int, list[dict]] = {}
     begin = 0
@@ -169,7 +170,7 @@ def test_limit_counts_what_cannot_be_read(tmp_path):
     assert len(Inspector.open(str(tmp_path / "out")).find(outcome="quarantined", count=100)) == 3
 
 
-@pytest.mark.parametrize("format", ["parquet", "jsonl.zst"])
+@pytest.mark.parametrize("format", ["parquet", pytest.param("jsonl.zst", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("split_bytes", ["24KiB", pytest.param("1MiB", marks=pytest.mark.slow)])
 def test_bytes_depend_neither_on_workers_nor_on_how_the_input_is_cut(tmp_path, corpus, written, format, split_bytes):
     cut = [f"documents.format={format}", f"execution.split_bytes={split_bytes}"]

@@ -102,6 +102,7 @@ def test_encoder_fingerprint_ignores_spacing_and_order_and_nothing_else(tokenize
     assert Encoder(fewer).fingerprint != Encoder(tokenizer_json).fingerprint
 
 
+@pytest.mark.slow
 def test_encoder_facts_describe_the_vocabulary(tokenizer_json):
     encoder = Encoder(tokenizer_json)
     assert (encoder.vocab_size, encoder.eos_id, encoder.eos_token) == (340, 0, "<|endoftext|>")

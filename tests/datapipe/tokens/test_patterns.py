@@ -134,7 +134,7 @@ def held_by(expression: str, text: str) -> np.ndarray:
     return held
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_class_tables_are_kept_and_read_again(tmp_path, monkeypatch):
     before = class_table(GPT2)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

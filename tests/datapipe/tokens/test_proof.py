@@ -171,6 +171,7 @@ def test_battery_holds_every_code_point_of_the_planes_with_most_scripts_and_is_t
 NO_PROOFS = [b"{", b"null", b"{}", b'{"choice": null, "mb_per_s": 1}', b'{"choice": {"library": "tokenizers"}, "mb_per_s": 1}']
 
 
+@pytest.mark.slow
 def test_proof_is_kept_for_the_tokenizer_its_markers_and_the_versions(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     content = tokenizer_files.byte_level()

@@ -169,7 +169,7 @@ TAGS += ["img class=latex alt=x", "mjx-container display=true", "span class=mwe-
 TAGS += ["body class=x"]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_auto_takes_tags_in_any_order() -> None:
     random = Random(7)
     for _ in range(120):

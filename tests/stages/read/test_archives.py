@@ -380,7 +380,7 @@ def test_ranges_of_an_archive_in_an_archive_are_right_or_refused(tmp_path: Path)
     assert len(refused) > len(parts[1]) // 4
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_run_reads_a_file_whole_that_cannot_be_cut_and_reports_it(tmp_path: Path) -> None:
     mixture = write_unsplittable(tmp_path)
     whole = runs.run_mixture(

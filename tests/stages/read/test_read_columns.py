@@ -185,7 +185,7 @@ def test_columns_of_what_is_no_such_file_are_one_reject(tmp_path: Path, kind: st
     assert (found.documents, found.rejected_places, found.is_damage) == ([], [0], [True])
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_parquet_text_that_all_rows_share_is_read_in_parts_of_bounded_memory(tmp_path: Path) -> None:
     long, num_rows = "x" * 800_000, 20_000  # 8 GB of text in a file of some kB
     texts = pa.DictionaryArray.from_arrays(pa.array([0, 1] * (num_rows // 2), pa.int32()), pa.array([long, "short"]))

@@ -68,7 +68,7 @@ def test_csv_rows_are_those_of_pythons_csv_module(
     assert in_blocks.excerpts == whole.excerpts
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     rows=st.lists(st.tuples(*[st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8)] * 3)),

@@ -152,7 +152,7 @@ def test_task_on_a_node_that_lacks_something_comes_back_with_that_and_a_report_b
     assert record is None and "modules" in told
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_failure_on_a_node_that_lost_the_output_meanwhile_comes_with_what_it_lacks(expected, is_gone, monkeypatch):
     monkeypatch.setattr(supervisor, "_worker", None)

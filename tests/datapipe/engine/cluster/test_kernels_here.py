@@ -55,6 +55,7 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path, tmp_path / "cache")
 
 
+@pytest.mark.slow
 def test_node_with_an_empty_cache_compiles_once_and_lacks_nothing_then(machine: Machine) -> None:
     assert machine.run(_COMPILE) == "1 [] 0"
     assert machine.run(_COMPILE) == "0 [] 0"
@@ -67,6 +68,7 @@ def test_node_whose_kernels_do_not_compile_lacks_them_and_names_the_error(machin
     assert "its kernels do not compile: small_kernels.negate: " in printed and "no_such_attribute" in printed
 
 
+@pytest.mark.slow
 def test_node_whose_cache_keeps_nothing_gets_tasks_at_once(tmp_path: Path, machine: Machine) -> None:
     (tmp_path / "file").touch()
     nowhere = Machine(machine.folder, tmp_path / "file")
@@ -88,6 +90,7 @@ print([bool(compile_here(names, each)) for each in (damaged, of_another, shared)
 """
 
 
+@pytest.mark.slow
 def test_node_takes_kernels_of_a_machine_like_it_whole_and_compiles_all_others(tmp_path: Path, machine: Machine) -> None:
     """The node has no compiler, so that it lacks what it does not take: a damaged file, and those of another processor."""
     machine.run(_COMPILE)
@@ -102,6 +105,7 @@ def test_node_takes_kernels_of_a_machine_like_it_whole_and_compiles_all_others(t
     assert node.run(call) == "-1 -2"
 
 
+@pytest.mark.slow
 def test_node_waits_for_a_kernel_that_another_process_compiles_and_compiles_it_where_that_is_killed(machine: Machine) -> None:
     hold = (
         "import sys\nfrom small_kernels import negate\n"

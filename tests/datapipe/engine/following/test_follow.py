@@ -169,6 +169,7 @@ def test_what_is_new_becomes_a_part_and_nothing_before_is_touched(corpus):
     assert corpus.num_runs == 2
 
 
+@pytest.mark.slow
 def test_a_generation_of_duplicates_alone_is_published_without_rows(corpus):
     first = corpus.snapshot
     corpus.write(99, corpora.documents(0, 24))
@@ -184,6 +185,7 @@ def test_a_generation_of_duplicates_alone_is_published_without_rows(corpus):
     assert corpus.follow().shards == before
 
 
+@pytest.mark.slow
 def test_a_file_is_left_alone_until_two_listings_find_it_the_same(corpus):
     first = corpus.snapshot
     corpus.add(2)
@@ -208,6 +210,7 @@ def test_a_file_that_changes_or_goes_after_it_was_read_is_reported_once(corpus):
     assert told == ["changed since it was read", "is gone"]
 
 
+@pytest.mark.slow
 def test_what_is_new_waits_until_there_is_enough_or_the_time_has_come(corpus):
     corpus.path.write_text(corpus.path.read_text() + "publish: {min_tokens: 1M, or_every: 6h}\n")
     first = corpus.snapshot
@@ -320,6 +323,7 @@ def test_plan_of_an_output_that_grew_is_refused_as_its_run_is(followed):
     assert not planned(mixture, rebuilds=True)[1].is_committed
 
 
+@pytest.mark.slow
 def test_an_output_that_grew_by_additions_is_advised_to_be_rebuilt(followed):
     folder = followed.folder / "out/snapshots" / followed.snapshot.fingerprint
     (folder / "additions.json").write_text('["additions/00001"]')
@@ -331,6 +335,7 @@ def test_an_output_that_grew_by_additions_is_advised_to_be_rebuilt(followed):
     assert followed.whole_run(rebuilds=True) is None
 
 
+@pytest.mark.slow
 def test_an_output_with_folders_of_additions_is_refused_until_it_is_rebuilt(corpus):
     folder = corpus.folder / "out/snapshots" / corpus.snapshot.fingerprint
     (folder / "additions.json").write_text('["additions/00001"]')
@@ -363,6 +368,7 @@ def test_the_list_of_tasks_of_an_earlier_version_is_read(corpus, expected):
     assert _checksums(corpus.follow()) == expected
 
 
+@pytest.mark.slow
 def test_documents_without_a_tokenizer_grow(tmp_path):
     corpus = Corpus(tmp_path, "tokenizer: none\n")
     corpus.add(0, 1)
@@ -383,6 +389,7 @@ def test_documents_without_a_tokenizer_grow(tmp_path):
     assert "web/02.jsonl:0" in inspected.stdout
 
 
+@pytest.mark.slow
 def test_sources_that_are_snapshots_stay_while_others_grow(tmp_path):
     old = Corpus(tmp_path / "old", TAIL.replace("validation: 3%\n", ""))
     old.add(8, 9)
@@ -406,6 +413,7 @@ def test_sources_that_are_snapshots_stay_while_others_grow(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_the_report_of_generations_is_that_of_one_run_where_decisions_are_the_same(tmp_path):
     stages = f"{_FILTERS}  - dedup.exact: {{keep: first}}\n"
     grown, whole = Corpus(tmp_path / "grown", stages=stages), Corpus(tmp_path / "whole", stages=stages)
@@ -426,6 +434,7 @@ def test_the_report_of_generations_is_that_of_one_run_where_decisions_are_the_sa
     assert one["total"]["sequences"] == sum(shard.sequences for shard in grown.snapshot.shards)
 
 
+@pytest.mark.slow
 def test_a_later_generation_has_the_cut_of_a_share_that_the_first_one_found(tmp_path):
     stages = f"{_FILTERS}  - tests.support.ranked_stages:ByScore: {{as: best, keep_share: '1/2'}}\n  - dedup.exact\n"
     corpus = Corpus(tmp_path, stages=stages, keep="    keep: [score]\n")
@@ -441,6 +450,7 @@ def test_a_later_generation_has_the_cut_of_a_share_that_the_first_one_found(tmp_
     assert first["total"]["documents"]["kept"] < second["total"]["documents"]["kept"]
 
 
+@pytest.mark.slow
 def test_several_sequence_lengths_grow_together(tmp_path):
     corpus = Corpus(tmp_path, TAIL.replace("sequence_length: 64", "sequence_length: [64, 32]"))
     corpus.add(0, 1)

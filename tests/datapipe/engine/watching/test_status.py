@@ -102,7 +102,7 @@ def test_figures_and_events_are_those_of_the_report_and_a_resumed_run_has_them_a
     assert counts["step_committed"] == len(done.plan.steps)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_time_left_is_of_all_steps_and_the_same_on_the_screen_and_in_status(mixture: Path, tmp_path: Path) -> None:
     state, seen, root = RunState(), [], Root(str(tmp_path / "out"))
 
@@ -137,7 +137,7 @@ class _Cold(runs.InProcess):
         return "" if self.slots else "kernels that 2 nodes compile"
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_status_of_a_run_that_waits_for_kernels_names_them_and_no_time_until_a_node_works(mixture: Path) -> None:
     state, seen = RunState(), []
 

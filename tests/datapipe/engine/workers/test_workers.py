@@ -111,7 +111,7 @@ def test_worker_silence_does_not_grow_while_its_supervisor_stands_still(worker, 
 
 @on_linux
 @pytest.mark.medium
-@pytest.mark.parametrize("of", ["the worker", "a process that it started"])
+@pytest.mark.parametrize("of", ["the worker", pytest.param("a process that it started", marks=pytest.mark.slow)])
 def test_worker_that_takes_more_memory_than_it_may_is_ended_and_reports_it(worker, of):
     greedy = "held = b'x' * (1 << 30); import signal; signal.pause()"
     call = _Call(exec, greedy) if of == "the worker" else _Call(subprocess.call, [sys.executable, "-c", greedy])

@@ -23,7 +23,7 @@ from tests.support.pages import article
 from tests.support.web_archives import packed, response
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_the_parts_of_kept_documents_are_the_text_that_the_run_stored(finished: Browsed) -> None:
     num_cut = num_replaced = num_frames = 0
     for row in finished.listed(fate="kept"):

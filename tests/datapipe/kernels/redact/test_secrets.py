@@ -182,7 +182,7 @@ def test_find_many_bytes_of_one_fragment_is_linear() -> None:
         assert len(_found([fragment * (200_000 // len(fragment))])[0]) <= 200_000 // 8
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_find_copies_of_many_secrets_that_begin_alike_is_linear() -> None:
     rng = random.Random(2)
     text = "".join(f'token="AAAAAAAA{drawn_value(rng, "letters and digits", 24)}"\n' for _ in range(8_000))

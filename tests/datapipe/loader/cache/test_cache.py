@@ -197,7 +197,7 @@ def test_ranks_of_a_node_fetch_each_shard_once(store: Store, monkeypatch: pytest
     assert sorted(fetched) == [shard.path for shard in store.entries]
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_shard_that_another_process_expects_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path, [SIZE, SIZE, 2 * SIZE])
     with store.cache(2 * SIZE) as first, store.cache(2 * SIZE) as second:

@@ -297,7 +297,7 @@ def test_lineage_of_a_source_that_started_over_and_came_back_keeps_its_count(tmp
     assert through_json(back.batch_order.lineage) == back.batch_order.lineage
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_state_of_many_sources_takes_about_40_bytes_a_source_and_a_migration_what_it_changes(tmp_path: Path) -> None:
     names = [f"source-{number:03d}" for number in range(500)]
     output = publish(tmp_path, {name: 40_000 + number for number, name in enumerate(names)})

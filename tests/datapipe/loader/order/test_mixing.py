@@ -233,6 +233,7 @@ def group_cases(draw: st.DrawFn) -> tuple[Mixture, list[dict[str, int]], list[in
 
 @settings(deadline=None)
 @given(group_cases())
+@pytest.mark.slow
 def test_every_row_is_found_in_both_directions_and_groups_have_one_source(case: Any) -> None:
     mixture, _, _, start, rows, num_drawn = case
     samples = np.arange(start, start + 40 * rows)
@@ -247,7 +248,7 @@ def test_every_row_is_found_in_both_directions_and_groups_have_one_source(case: 
     assert all(mixture.sample_of(source, drawn - 1) is None for source, drawn in enumerate(num_drawn) if drawn)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @settings(deadline=None)
 @given(group_cases())
 def test_quotas_hold_within_three_groups_over_all_phases(case: Any) -> None:

@@ -253,6 +253,7 @@ def test_samples_of_fields_that_are_not_of_rows_are_refused(output: Path, fields
 
 
 @pytest.mark.needs("torchdata")
+@pytest.mark.slow
 def test_workers_have_no_state_of_the_run(output: Path) -> None:
     loader = stateful.StatefulDataLoader(dataset_of(output), batch_size=None, num_workers=1)
     with pytest.raises(UserError, match="dataloader"):

@@ -120,6 +120,7 @@ def _plain(value: Any) -> Any:
 
 @settings(deadline=None)
 @given(rows=_rows_drawn, start=st.integers(0, 3))
+@pytest.mark.slow
 def test_lines_are_the_rows(rows, start):
     batch = pa.RecordBatch.from_pylist(rows, schema=pa.schema(list(_FIELDS.items()))).slice(start)
     *lines, end = bytes(json_lines(batch)).split(b"\n")

@@ -1,8 +1,55 @@
-"""Copying and comparing arrays inside kernels."""
+"""Copying, comparing and counting bytes inside kernels."""
 
 from typing import Any
 
+import numpy as np
+
 from datapipe.kernels import inline
+
+BLOCK_BYTES = 4096
+"""Bytes that are compared at once, before `sum_of_flags` adds up the results: LLVM compares 32 bytes at a time where a loop
+writes bytes, and 4 where it adds to int64. Ten times as fast on an EPYC, 2026-11-30."""
+
+_ONES, _HIGHS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
+_1, _2, _3, _4, _5, _6, _7 = (np.uint64(number) for number in range(1, 8))
+_8, _16, _24, _32, _40, _48, _56 = (np.uint64(8 * number) for number in range(1, 8))
+
+
+@inline
+def eight_bytes(data, j) -> Any:
+    """Bytes j to j + 8 as one little-endian uint64; j is uint64. LLVM emits a single load."""
+    eight = np.uint64(data[j]) | np.uint64(data[j + _1]) << _8 | np.uint64(data[j + _2]) << _16 | np.uint64(data[j + _3]) << _24
+    eight |= np.uint64(data[j + _4]) << _32 | np.uint64(data[j + _5]) << _40
+    return eight | np.uint64(data[j + _6]) << _48 | np.uint64(data[j + _7]) << _56
+
+
+@inline
+def sum_of_flags(flags: Any, num_flags: Any) -> Any:
+    """The sum of the first bytes, each 0 or 1. The bytes after them, up to a multiple of eight, are set to 0."""
+    stop, total = (num_flags + 7) & ~7, np.int64(0)
+    for i in range(num_flags, stop):
+        flags[i] = 0
+    for i in range(0, stop, 8):
+        total += np.int64((eight_bytes(flags, np.uint64(i)) * _ONES) >> _56)
+    return total
+
+
+@inline
+def find_either(data: Any, offset: Any, stop: Any, either: Any, other: Any) -> Any:
+    """The offset of the first byte in [offset, stop) that is one of two, or `stop`. `either`, `other`: each of the two bytes
+    eight times, uint64."""
+    position, end = np.uint64(offset), np.uint64(stop)
+    while position + _8 <= end:
+        eight = eight_bytes(data, position)
+        zeros = ((eight ^ either) - _ONES) & ~(eight ^ either) & _HIGHS
+        zeros |= ((eight ^ other) - _ONES) & ~(eight ^ other) & _HIGHS
+        if zeros:  # its lowest bit marks the first of them
+            before = ((zeros & (~zeros + _1)) >> _7) - _1
+            return np.int64(position + (((before & _ONES) * _ONES) >> _56))
+        position += _8
+    while position < end and data[position] != either & np.uint64(0xFF) and data[position] != other & np.uint64(0xFF):
+        position += _1
+    return np.int64(position)
 
 
 @inline

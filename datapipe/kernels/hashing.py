@@ -21,7 +21,6 @@ FNV_BASIS = np.uint64(0xCBF29CE484222325)
 _FNV_PRIME = np.uint64(0x100000001B3)
 _ALL_BITS = (1 << 64) - 1
 _0, _1, _2, _3, _4, _5, _6, _7 = (np.uint64(number) for number in range(8))
-_8, _16, _24, _32, _40, _48, _56 = (np.uint64(8 * number) for number in range(1, 8))
 _27, _30, _31, _54, _60, _62 = (np.uint64(bits) for bits in (27, 30, 31, 54, 60, 62))
 _FNV_INVERSE, _INVERSE_1, _INVERSE_2 = (np.uint64(pow(int(factor), -1, 1 << 64)) for factor in (_FNV_PRIME, MIX_1, MIX_2))
 
@@ -69,14 +68,6 @@ def hash_of(word: bytes) -> int:
     for byte in word:
         hashed = (hashed ^ byte) * int(_FNV_PRIME) & _ALL_BITS
     return int(rng.mix64(np.array([hashed], np.uint64))[0])
-
-
-@inline
-def eight_bytes(data, j) -> Any:
-    """Bytes j to j + 8 as one little-endian uint64; j is uint64. LLVM emits a single load."""
-    eight = np.uint64(data[j]) | np.uint64(data[j + _1]) << _8 | np.uint64(data[j + _2]) << _16 | np.uint64(data[j + _3]) << _24
-    eight |= np.uint64(data[j + _4]) << _32 | np.uint64(data[j + _5]) << _40
-    return eight | np.uint64(data[j + _6]) << _48 | np.uint64(data[j + _7]) << _56
 
 
 def num_slots_for(num_keys: int, max_slots: int = 1 << 62) -> int:

@@ -24,6 +24,7 @@ from unicodedata import combining, normalize
 import numpy as np
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.arrays import eight_bytes
 from datapipe.kernels.dedup.word_characters import (
     ALONE,
     IGNORED,
@@ -33,7 +34,6 @@ from datapipe.kernels.dedup.word_characters import (
     known_classes,
     word_table,
 )
-from datapipe.kernels.hashing import eight_bytes
 from datapipe.kernels.text.unicode_classes import REPLACEMENT, codes_of, decode, write_character
 from datapipe.kernels.types import Int32s, Int64s, Int64sOut, UInt8s, UInt8sOut, input_record
 

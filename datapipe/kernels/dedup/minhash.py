@@ -23,8 +23,9 @@ from typing import NamedTuple
 import numpy as np
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.arrays import eight_bytes
 from datapipe.kernels.dedup.case_folding import fold_texts, word_folding
-from datapipe.kernels.hashing import FNV_BASIS, eight_bytes, mix64
+from datapipe.kernels.hashing import FNV_BASIS, mix64
 from datapipe.kernels.text.unicode_classes import is_continuation
 from datapipe.kernels.types import (
     Int64s,

@@ -6,7 +6,8 @@ texts  ->  (hash, digest) of 64 bits each: two mixers over the same eight-byte w
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.hashing import eight_bytes, mix64
+from datapipe.kernels.arrays import eight_bytes
+from datapipe.kernels.hashing import mix64
 from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, UInt8sOut, UInt64sOut
 
 _PRIME_1 = np.uint64(0x9E3779B185EBCA87)

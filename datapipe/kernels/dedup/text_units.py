@@ -21,6 +21,7 @@ from unicodedata import combining, normalize
 import numpy as np
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.arrays import BLOCK_BYTES, sum_of_flags
 from datapipe.kernels.dedup.case_folding import (
     CLASS_SHIFT,
     CODE_MASK,
@@ -125,11 +126,15 @@ def _num_counted(character: str) -> int:
 @kernel
 def most_units(offsets: Int64s, data: UInt8s, sentences: bool) -> int:
     """An upper bound of the number of units: newlines, documents, and for sentences the bytes that may end one."""
-    count = np.int64(len(offsets) - 1)
-    for position in range(offsets[0], offsets[len(offsets) - 1]):
-        byte = data[position]
-        ends = (byte == 0x21) | (byte == 0x2E) | (byte == 0x3F) | (byte >= 0xC0)
-        count += np.int64((byte == _NEWLINE) | (sentences & ends))
+    count, flags, stop = np.int64(len(offsets) - 1), np.zeros(BLOCK_BYTES, np.uint8), offsets[len(offsets) - 1]
+    for first in range(offsets[0], stop, BLOCK_BYTES):
+        size = min(BLOCK_BYTES, stop - first)
+        block = data[first : first + size]
+        for i in range(size):
+            byte = block[i]
+            ends = (byte == 0x21) | (byte == 0x2E) | (byte == 0x3F) | (byte >= 0xC0)
+            flags[i] = (byte == _NEWLINE) | (sentences & ends)
+        count += sum_of_flags(flags, size)
     return int(count)
 
 

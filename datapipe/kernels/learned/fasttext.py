@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.arrays import starts_with
-from datapipe.kernels.hashing import eight_bytes
+from datapipe.kernels.arrays import eight_bytes, starts_with
 from datapipe.kernels.learned.row_sums import add_coded_rows, add_rows
 from datapipe.kernels.text.unicode_classes import is_continuation
 from datapipe.kernels.types import (

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.arrays import starts_with
-from datapipe.kernels.hashing import eight_bytes, mix64, num_slots_for, table_size
+from datapipe.kernels.arrays import eight_bytes, starts_with
+from datapipe.kernels.hashing import mix64, num_slots_for, table_size
 from datapipe.kernels.redact.randomness import BITS, best_evidence
 from datapipe.kernels.redact.spans import FoundSpans, SpansOut, scanned
 from datapipe.kernels.types import Int32sOut, Int64s, UInt8s, input_record

@@ -13,11 +13,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.arrays import find_either
 from datapipe.kernels.text.unicode_classes import write_character
 from datapipe.kernels.types import BoolsOut, Int64s, Int64sOut, UInt8s, UInt8sOut
 
 BLANK, FRAMED, OTHER = 0, 1, 2
 
+_QUOTES, _BACKSLASHES = np.uint64(0x2222222222222222), np.uint64(0x5C5C5C5C5C5C5C5C)
 _LONGEST_ESCAPE = 6
 """Bytes of \\u0041. A name of n bytes is written in at most six times as many."""
 
@@ -61,13 +63,16 @@ def _skip_space(data, offset, stop):
 
 @inline
 def _skip_string(data, offset, stop):
-    """The end of the string that begins at `offset`. A step that depends on the byte would be four times slower."""
-    offset += 1
+    """The end of the string that begins at `offset`. Escapes may be close together, so the bytes after one are looked at one by
+    one before eight at a time."""
+    offset = find_either(data, offset + 1, stop, _QUOTES, _BACKSLASHES)
     while offset < stop and data[offset] != 34:
-        while offset < stop and data[offset] != 34 and data[offset] != 92:
+        offset += 2
+        near = min(offset + 8, stop)
+        while offset < near and data[offset] != 34 and data[offset] != 92:
             offset += 1
-        if offset < stop and data[offset] == 92:
-            offset += 2
+        if offset == near:
+            offset = find_either(data, offset, stop, _QUOTES, _BACKSLASHES)
     return min(offset + 1, stop)
 
 

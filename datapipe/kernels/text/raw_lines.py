@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from datapipe.kernels import kernel
+from datapipe.kernels.arrays import BLOCK_BYTES, sum_of_flags
 from datapipe.kernels.hashing import FNV_BASIS, fnv_step, mix64
 from datapipe.kernels.text.unicode_classes import is_continuation
 from datapipe.kernels.text.words import Lines
@@ -29,6 +30,7 @@ from datapipe.kernels.types import (
 
 _AHEAD, _BEHIND = np.uint64(0xD6E8FEB86659FD93), np.uint64(0xA0761D6478BD642F)
 _NEWLINE = 0x0A
+_SHORT_BYTES = 64  # of texts that blocks would slow down
 
 CHARS, NEWLINES, OPENS_BLANK, ENDS_BLANK = range(4)
 """Columns of `RawLines.totals`. OPENS_BLANK, ENDS_BLANK: 1 where the text begins or ends with a newline."""
@@ -80,12 +82,22 @@ def widen_lines(
 @kernel
 def count_totals(offsets: Int64s, data: UInt8s, totals: Int64MatrixOut) -> None:
     """Fills `totals` (num_docs, 4) of `RawLines`. Continuation bytes count as no character."""
+    starts_char, is_newline = np.zeros(BLOCK_BYTES, np.uint8), np.zeros(BLOCK_BYTES, np.uint8)
     for doc in range(len(offsets) - 1):
         start, stop = offsets[doc], offsets[doc + 1]
         num_chars, num_newlines = np.int64(0), np.int64(0)
-        for offset in range(start, stop):
-            num_chars += np.int64(not is_continuation(data[offset]))
-            num_newlines += np.int64(data[offset] == _NEWLINE)
+        if stop - start < _SHORT_BYTES:
+            for offset in range(start, stop):
+                num_chars += np.int64(not is_continuation(data[offset]))
+                num_newlines += np.int64(data[offset] == _NEWLINE)
+        else:
+            for first in range(start, stop, BLOCK_BYTES):
+                size = min(BLOCK_BYTES, stop - first)
+                block = data[first : first + size]
+                for i in range(size):
+                    starts_char[i], is_newline[i] = not is_continuation(block[i]), block[i] == _NEWLINE
+                num_chars += sum_of_flags(starts_char, size)
+                num_newlines += sum_of_flags(is_newline, size)
         totals[doc, CHARS] = num_chars
         totals[doc, NEWLINES] = num_newlines
         totals[doc, OPENS_BLANK] = start < stop and data[start] == _NEWLINE

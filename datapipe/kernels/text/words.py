@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.arrays import BLOCK_BYTES, sum_of_flags
 from datapipe.kernels.hashing import FNV_BASIS, fnv_step, hash_bytes, mix64
 from datapipe.kernels.text.unicode_classes import SPACE, class_table, decode, is_continuation
 from datapipe.kernels.types import (
@@ -102,15 +103,20 @@ def first_spans(kind: type[Spans], num_spans: int, out: SpansOut) -> Spans:
 def most_words(offsets: Int64s, data: UInt8s) -> int:
     """An upper bound on the number of words, usually close: a word begins a document or follows
     white space. Of longer white space the first two bytes count, whatever the third byte is."""
-    count = np.int64(len(offsets) - 1)
-    for offset in range(offsets[0], offsets[len(offsets) - 1] - 1):
-        byte, following = data[offset], data[offset + 1]
-        space = (byte == 32) | ((byte >= 9) & (byte <= 13)) | ((byte >= 28) & (byte <= 31))
-        ends = (following != 32) & ((following < 9) | (following > 13)) & ((following < 28) | (following > 31))
-        wide = (byte == 0xC2) & ((following == 0x85) | (following == 0xA0))
-        wide |= (byte == 0xE2) & ((following == 0x80) | (following == 0x81))
-        wide |= ((byte == 0xE1) & (following == 0x9A)) | ((byte == 0xE3) & (following == 0x80))
-        count += np.int64((space & ends) | wide)
+    count, flags = np.int64(len(offsets) - 1), np.zeros(BLOCK_BYTES, np.uint8)
+    last = offsets[len(offsets) - 1] - 1
+    for first in range(offsets[0], last, BLOCK_BYTES):
+        size = min(BLOCK_BYTES, last - first)
+        current, next_one = data[first : first + size], data[first + 1 : first + 1 + size]
+        for i in range(size):
+            byte, following = current[i], next_one[i]
+            space = (byte == 32) | ((byte >= 9) & (byte <= 13)) | ((byte >= 28) & (byte <= 31))
+            ends = (following != 32) & ((following < 9) | (following > 13)) & ((following < 28) | (following > 31))
+            wide = (byte == 0xC2) & ((following == 0x85) | (following == 0xA0))
+            wide |= (byte == 0xE2) & ((following == 0x80) | (following == 0x81))
+            wide |= ((byte == 0xE1) & (following == 0x9A)) | ((byte == 0xE3) & (following == 0x80))
+            flags[i] = (space & ends) | wide
+        count += sum_of_flags(flags, size)
     return int(count)
 
 

@@ -28,9 +28,10 @@ from datapipe.rng import below_fraction, keyed_hash, seed_for
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.reader import FieldNames, InputFile, ReadBatch, Reader
 from datapipe.steps.splits import file_hash
-from datapipe.token_counts import Fertility, TokenizerFigures
+from datapipe.token_counts import Fertility
 from datapipe.tokens.encoder import Encoder, slices_of
-from datapipe.tokens.fertility import Meter, unused_tokens
+from datapipe.tokens.fertility import Meter
+from datapipe.tokens.figures import TokenizerFigures, unused_tokens
 from datapipe.tokens.training import Trained, check_training, train_on_words
 from datapipe.tokens.word_counts import WordCounts, counted_words
 

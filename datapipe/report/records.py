@@ -14,7 +14,7 @@ from datapipe.shards.manifest import Snapshot
 from datapipe.shards.shard_table import absent
 from datapipe.shards.source_entry import Provenance, SyntheticEntry
 from datapipe.steps.warnings import RunWarning
-from datapipe.token_counts import TokenizerFigures
+from datapipe.tokens.figures import TokenizerFigures
 
 BY_SOURCE = "by source"
 """Annotates a field with an entry for each source, computed from that source alone."""

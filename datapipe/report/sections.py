@@ -7,7 +7,8 @@ from datapipe.quantities import counted, size
 from datapipe.report.cells import Bytes, Cell, Section, Share, Table, cell, share, share_of, short_share
 from datapipe.report.drawing import Bars, Stacked
 from datapipe.report.records import Interval, Kept, MixtureShares, Origin, Summary
-from datapipe.token_counts import LanguageFertility, TokenCounts, TokenizerFigures
+from datapipe.token_counts import TokenCounts
+from datapipe.tokens.figures import LanguageFertility, TokenizerFigures
 
 _SHOWN_LANGUAGES = 12
 """Languages of each source in the table of the tokenizer: those with most text."""

@@ -31,7 +31,8 @@ from datapipe.steps.tokenize import TokenizeMetrics
 from datapipe.steps.warnings import RunWarning
 from datapipe.steps.weighting import drawn_shares, epoch_tokens
 from datapipe.storage.root import Root
-from datapipe.token_counts import Fertility, TokenizerFigures
+from datapipe.token_counts import Fertility
+from datapipe.tokens.figures import TokenizerFigures, unused_tokens
 
 MOST_EPOCHS = 4
 """Repetitions of a text that are worth about as much as new text; beyond them the value
@@ -141,7 +142,7 @@ def _tasks(step: Step) -> TaskCounts:
 def tokenizer_figures(root: Root, plan: Plan) -> TokenizerFigures | None:
     """The figures of the tokenizer; None before there is one."""
     from datapipe.exchange.tables import committed_bytes
-    from datapipe.tokens.fertility import merged_ids, unused_tokens
+    from datapipe.tokens.fertility import merged_ids
 
     tokenizer = next((output for step in plan.of_kind("train") for output in step.outputs("tokenizer", TokenizerFile)), None)
     if tokenizer is None:

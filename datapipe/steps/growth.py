@@ -6,11 +6,13 @@ What a step writes and computes grows with the text. How many tasks it has follo
 No list is as long as the run: `Files` stands for all files of a kind that a step writes.
 """
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from datapipe.exchange.files import BLOCK_BYTES, FETCH_BYTES, RUN_BYTES
 from datapipe.exchange.tables import HELD_BYTES
@@ -18,10 +20,12 @@ from datapipe.records.outputs import ExchangeFile, OutputFile
 from datapipe.stage.reader import InputFile
 from datapipe.steps.kind import StepKind
 from datapipe.steps.pipeline import Pipeline
-from datapipe.steps.request import Request
 from datapipe.steps.runs import fan_in
 from datapipe.storage.object_store import AHEAD_BYTES, PART_BYTES
 from datapipe.storage.root import REQUEST_BYTES, is_remote
+
+if TYPE_CHECKING:
+    from datapipe.steps.request import Request
 
 _OF_TASKS = frozenset({"measured", "borderline", "survivors", "findings", "used_ids"})
 """Files of about one size, whatever a task reads."""

@@ -44,12 +44,12 @@ from datapipe.records.versions import fingerprint_of, versions_of
 from datapipe.stage.reader import InputFile
 from datapipe.steps.costs import DOCUMENTS, StepCost, Texts, seconds_of
 from datapipe.steps.pipeline import BoundStage, Pipeline
-from datapipe.steps.request import PlannedSource, Request
 from datapipe.steps.totals import Records, Summed, Totals
 from datapipe.storage.root import Root
 
 if TYPE_CHECKING:
     from datapipe.steps.growth import Growth, StepSize
+    from datapipe.steps.request import PlannedSource, Request
 
 _ENTERS = "enters"
 

@@ -13,12 +13,13 @@ has one task for the file instead of those of its ranges. Values that the types 
 not hold are handled in the same way. The finding is a record, so a run that was killed goes on with
 it."""
 
+from __future__ import annotations
+
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
-from datapipe.config.mixture import Mixture
 from datapipe.errors import UnsplittableInputError
 from datapipe.exchange.files import TableWriters
 from datapipe.exchange.tables import FactWriter, TableWriter, kept_facts, read_documents
@@ -39,10 +40,13 @@ from datapipe.steps.quarantine import Quarantine
 from datapipe.steps.rank import Scores, find_cut
 from datapipe.steps.read_batches import InputSource, InputSplit, MapMetrics
 from datapipe.steps.reduce import decisions
-from datapipe.steps.request import PlannedSource
 from datapipe.steps.splits import file_hash
 from datapipe.steps.stage_runner import StageRunner
 from datapipe.storage.root import Root, is_remote
+
+if TYPE_CHECKING:  # a worker plans nothing
+    from datapipe.config.mixture import Mixture
+    from datapipe.steps.request import PlannedSource
 
 _READ_MB_PER_S, _PASS_ON_MB_PER_S = 80.0, 90.0
 """Of text, on one core: for reading input, and for writing documents and reading them again."""

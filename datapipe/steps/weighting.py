@@ -22,17 +22,22 @@ since there is no tokenizer yet:
     sample 100, shares 1/2 : 1/4 : 1/4, sizes 1000 : 10 : 1000  ->  60 : 10 : 30
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from decimal import Context, Decimal
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
-from datapipe.config.mixture import Mixture
-from datapipe.config.mixture_schedule import WeightPhase
 from datapipe.errors import DatapipeError
-from datapipe.shards.manifest import Snapshot
-from datapipe.shards.shard_table import ShardEntry
-from datapipe.shards.source_entry import SourceEntry
 from datapipe.weights import MAX_WEIGHT_SUM, exact_integers, integer_weights
+
+if TYPE_CHECKING:
+    from datapipe.config.mixture import Mixture
+    from datapipe.config.mixture_schedule import WeightPhase
+    from datapipe.shards.manifest import Snapshot
+    from datapipe.shards.shard_table import ShardEntry
+    from datapipe.shards.source_entry import SourceEntry
 
 BYTES_PER_TOKEN = 4
 """Bytes of text to a token before tokens are counted: typical of English with vocabularies of 32,000 to 128,000 ids."""
@@ -45,6 +50,8 @@ def weight_phases(mixture: Mixture, epoch_tokens: Mapping[str, int], spare: int 
     """The weights over the run. A source without `epoch_tokens` has weight 0. The loader's whole
     rows may be ahead of a weight by `spare` tokens, so UniMax stays below `max_epochs` by as many.
     Raises DatapipeError when no source with a weight has tokens."""
+    from datapipe.config.mixture_schedule import WeightPhase  # workers import this module, and read no mixture
+
     empty = [name for name in mixture.all_sources if not epoch_tokens.get(name)]
     if mixture.mixture.weighting == "given":
         phases = mixture.weight_phases()

@@ -1,6 +1,6 @@
 """The fertility of a tokenizer: bytes per token and tokens per word, by source and language, and the ids that never occur.
 
-    batch, ids ─▶ Meter ─▶ token counts, a bit for each id       added over tasks ─▶ TokenizerFigures of a report
+    batch, ids ─▶ Meter ─▶ token counts, a bit for each id       added over tasks ─▶ `figures.py`
 
 Words are runs without white space, so tokens per word mean little for Chinese or Thai. All numbers are sums over documents
 or unions of bits, so the split of the work does not matter. Memory is one byte per id.
@@ -12,19 +12,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from datapipe.columns import compute as pc
 from datapipe.kernels.text.word_counts import word_counts
 from datapipe.stage.documents import DocumentBatch
-from datapipe.token_counts import Fertility, TokenCounts, TokenExample, UnusedTokens
+from datapipe.token_counts import Fertility, TokenCounts
 
 LANGUAGE = "language"  # the column with the language of a document
 MAX_LANGUAGE_BYTES = 32
 """A column `language` with a longer value, or too many values, holds something else, and tokens are not counted by it."""
-
-_EXAMPLES = 10
-_REPLACED = "\N{REPLACEMENT CHARACTER}"
 
 
 class Meter:
@@ -73,14 +69,3 @@ def merged_ids(vocab_size: int, parts: Iterable[bytes]) -> NDArray[np.bool_]:
     for part in parts:
         used |= np.frombuffer(part, np.uint8)
     return np.unpackbits(used, count=vocab_size).astype(np.bool_)
-
-
-def unused_tokens(tokenizer_json: bytes, used: NDArray[np.bool_]) -> UnusedTokens:
-    tokenizer = Tokenizer.from_buffer(tokenizer_json)
-    special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-    tokens = {number: token for token, number in tokenizer.get_vocab(with_added_tokens=True).items()}
-    unused = [number for number in np.flatnonzero(~used).tolist() if number in tokens and number not in special]
-    picked = unused[:: max(1, -(-len(unused) // _EXAMPLES))]
-    texts = [(number, tokenizer.decode([number])) for number in picked]
-    examples = [TokenExample(id=each, token=text if text and _REPLACED not in text else tokens[each]) for each, text in texts]
-    return UnusedTokens(count=len(unused), examples=tuple(examples))

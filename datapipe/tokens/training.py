@@ -19,8 +19,8 @@ from datapipe import columns
 from datapipe.errors import UserError
 from datapipe.kernels.tokens.bpe_training import join_pairs
 from datapipe.metrics import UnreadableFile
-from datapipe.token_counts import TokenizerFigures
 from datapipe.tokens.encoder import Encoder
+from datapipe.tokens.figures import TokenizerFigures
 from datapipe.tokens.patterns import splitter
 from datapipe.tokens.vocabulary import byte_alphabet
 

@@ -36,7 +36,7 @@ from datapipe.snapshots.clean import WorkBytes
 from datapipe.steps.warnings import RunWarning
 from datapipe.steps.weighting import BYTES_PER_TOKEN
 from datapipe.storage.root import Root
-from datapipe.token_counts import TokenizerFigures
+from datapipe.tokens.figures import TokenizerFigures
 from tests.support import corpora, reports, runs
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -94,7 +95,7 @@ def _counted(finished: runs.Finished, toy: ModuleType) -> dict[str, tuple[int, b
     root, (step,) = Root(str(finished.mixture.output)), finished.plan.of_kind("count_words")
     words = (own.words for own in step.numbers(toy.WordMetrics))
     files = (root.read_bytes(file.path) for file in step.outputs("words"))
-    return {record.fingerprint: each for record, *each in zip(step.records, words, files, strict=True)}
+    return {record.fingerprint: each for record, each in zip(step.records, zip(words, files, strict=True), strict=True)}
 
 
 def test_kind_that_is_added_runs_and_is_estimated_and_explained_as_the_others_are(toy, mixture) -> None:
@@ -145,3 +146,26 @@ def test_kind_that_is_added_is_killed_and_resumed_on_ray(toy, mixture) -> None:
         _is_resumed_after_kills(toy, mixture, lambda root, request: ray_engine.RayEngine(root, request, cluster.address))
     finally:
         cluster.shutdown()
+
+
+def imported_by(*modules: str) -> list[str]:
+    """The modules of a process that imports some."""
+    script = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\nprint(*sys.modules)"
+    command = [sys.executable, "-c", script, *modules]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
+
+
+@pytest.mark.medium
+def test_workers_read_no_mixture_and_import_nothing_that_does() -> None:
+    modules = {kind.__module__ for kind in kinds.KINDS}
+    imported = imported_by("datapipe.engine.protocol", "datapipe.steps.run_task", *modules)
+    assert modules <= set(imported)
+    unneeded = ("datapipe.config", "datapipe.loader", "datapipe.report", "datapipe.snapshots", "datapipe.tokens.figures")
+    assert [name for name in imported if name.startswith((*unneeded, "ruamel", "rich"))] == []
+
+
+@pytest.mark.medium
+def test_planning_imports_no_loader() -> None:
+    imported = imported_by("datapipe.engine.history", "datapipe.engine.prepare")
+    assert "datapipe.snapshots.snapshot_sources" in imported
+    assert [name for name in imported if name.startswith("datapipe.loader.")] == []

@@ -21,9 +21,10 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from datapipe.errors import UserError
 from datapipe.stage.documents import DocumentBatch
-from datapipe.token_counts import MAX_NAMES, Fertility, SourceFertility
+from datapipe.token_counts import MAX_NAMES, Fertility
 from datapipe.tokens import Encoder, tiktoken
 from datapipe.tokens.fertility import Meter
+from datapipe.tokens.figures import SourceFertility
 from datapipe.tokens.patterns import PATTERNS, splitter
 from datapipe.tokens.tiktoken import Encoding, convert, is_rank_file
 from datapipe.tokens.vocabulary import AddedAround, added_around

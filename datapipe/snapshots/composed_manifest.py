@@ -5,7 +5,6 @@ from fractions import Fraction
 
 from datapipe.config.mixture import Mixture
 from datapipe.errors import DatapipeError, SnapshotError
-from datapipe.loader.order.batch_order import drawn_tokens, run_order
 from datapipe.records.checksum import bytes_checksum
 from datapipe.records.names import FILES, REPORT, SNAPSHOT, TOKENIZER
 from datapipe.records.outputs import TokenizerFile
@@ -95,6 +94,8 @@ def _check_synthetic(mixture: Mixture, snapshot: Snapshot) -> None:
     limit, written = mixture.mixture.max_synthetic, [name for name, source in snapshot.sources.items() if source.synthetic]
     if limit is None or not written:
         return
+    from datapipe.loader.order.batch_order import drawn_tokens, run_order  # a plan draws nothing
+
     drawn: Mapping[str, int | Fraction] = drawn_tokens(snapshot, run_order(snapshot)) or weighting.drawn_shares(snapshot)
     share = Fraction(sum(drawn[name] for name in written)) / (sum(drawn.values()) or 1)
     spare = Fraction(_SPARE_ROWS * len(written) * snapshot.sequence_length, snapshot.total_tokens or 1 << 62)

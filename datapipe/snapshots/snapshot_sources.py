@@ -26,7 +26,6 @@ from datapipe.config.sources.source import SnapshotSource, Source
 from datapipe.config.tokenizer_spec import TokenizerSpec
 from datapipe.credentials import masked
 from datapipe.errors import CorruptionError, SnapshotError, UserError, suggest
-from datapipe.loader.order.batch_order import drawn_tokens, run_order
 from datapipe.quantities import size
 from datapipe.records.checksum import file_checksum
 from datapipe.shards.document_files import files_with_hashes
@@ -123,6 +122,8 @@ def _open(mixture: Mixture, source: SnapshotSource, where: str) -> _Opened:
 
 def _shares(found: _Opened, source: SnapshotSource, is_replay: bool) -> dict[str, Fraction]:
     """The share of each source that is taken in the weight of all: by the tokens of its rows, or as its run draws it."""
+    from datapipe.loader.order.batch_order import drawn_tokens, run_order  # few mixtures have such sources
+
     snapshot = found.snapshot
     names = source.sources or tuple(snapshot.sources)
     if is_replay:

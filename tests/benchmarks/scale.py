@@ -5,13 +5,13 @@
     python -m tests.benchmarks scale --write                0.2, 0.6, 2, 6 and 20 GB of text
     python -m tests.benchmarks scale --sizes 0.005,0.015,0.045 --figures /tmp/scale.json
 
-The two smallest sizes also run on S3, behind a proxy that counts requests. The middle size also
-runs with all of work/ kept, and from web archives by `mixtures/commoncrawl.yaml`. The largest run
-is killed half-way, with its workers, and the same command runs again.
+Each size also runs on S3, behind a proxy that counts requests, in twice the time of a run on a disk.
+The middle size also runs with all of work/ kept, and from web archives by `mixtures/commoncrawl.yaml`.
+The largest run is killed half-way, with its workers, and the same command runs again.
 
 Figures are kept in `--figures`, by default tests/benchmarks/scale.json. A run with figures there is
-not measured again, so a command that was stopped goes on with the next run. Delete the file to
-measure all runs again.
+not measured again, and requests may be those of a later commit, so a command that was stopped goes on
+with the next run. Delete the file to measure all runs again.
 
 The largest corpus has at least 96 files. So a small one has smaller files and splits, and a corpus of
 megabytes has as many tasks as one of gigabytes; its buckets and shards are no smaller than 4 MiB,
@@ -118,11 +118,9 @@ class Laboratory:
         return self.sizes[len(self.sizes) // 2]
 
     def by_size(self) -> list[Figures]:
-        """The figures of each size; of the smaller ones with requests."""
+        """The figures of each size, with requests."""
         records = [self.on_disk(size, "none") for size in self.sizes]
-        smallest = records[: min(2, len(records) - 1)]
-        counted = [self.kept.with_requests(record, partial(self._requests, record.target_bytes)) for record in smallest]
-        return [*counted, *records[len(smallest) :]]
+        return [self.kept.with_requests(record, partial(self._requests, record.target_bytes)) for record in records]
 
     def on_disk(self, size: int, keep_work: str) -> Figures:
         is_killed = not self.is_tiny and keep_work == "none" and size == self.sizes[-1]

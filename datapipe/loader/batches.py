@@ -172,5 +172,8 @@ class BatchBuilder:
 
 def _ranges(spans: Sequence[tuple[int, int]]) -> tuple[np.ndarray, tuple[int, ...]]:
     """The numbers in ranges (start, stop), end to end, int64; and the borders of the ranges."""
+    if len(spans) == 1:  # of a loader that does not prefetch
+        start, stop = spans[0]
+        return np.arange(start, stop, dtype=np.int64), (0, stop - start)
     borders = (0, *accumulate(stop - start for start, stop in spans))
     return np.concatenate([np.arange(*span, dtype=np.int64) for span in spans]), borders

@@ -33,7 +33,7 @@ README = Path(__file__).parent / "README.md"
 ROOT = README.parents[2]
 BENCHMARKS = (
     *("cleaning", "secrets", "classifiers", "web", "dedup", "dedup_quality", "near_copies", "decontamination"),
-    *("encoders", "loader", "service", "driver", "task_memory", "work_bytes", "browse", "scale", "kernels"),
+    *("encoders", "loader", "service", "driver", "task_memory", "work_bytes", "browse", "scale", "kernels", "peers"),
 )
 ON_ALL_CORES = ("service", "driver", "scale")
 """Benchmarks of several processes; all others run on one core."""
@@ -67,8 +67,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--documents", type=int, default=0, help="the size of what grows: dedup, browse, driver")
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared/data", help="the folder of real corpora")
     parser.add_argument("--sizes", type=_bytes, default=(), metavar="GB,…", help="corpora of scale, in GB of text")
-    parser.add_argument("--figures", type=Path, metavar="FILE", help="the JSON file that keeps the figures of scale")
+    parser.add_argument("--figures", type=Path, metavar="FILE", help="the JSON file of figures of scale, or peers")
     parser.add_argument("--price", type=float, default=0.04, metavar="DOLLARS", help="of a core and hour, for scale")
+    parser.add_argument("--against", default="", metavar="COMMIT", help="a commit or file to compare results of peers with")
     return parser.parse_args()
 
 
@@ -77,7 +78,7 @@ def _bytes(gigabytes: str) -> tuple[int, ...]:
 
 
 def _settings(given: argparse.Namespace, folder: Path) -> Settings:
-    options = {name: getattr(given, name) for name in vars(given) if name not in ("names", "write", "check")}
+    options = {name: getattr(given, name) for name in vars(given) if name not in ("names", "check")}
     web = write_web(given.data, folder, 40 if given.quick else None) if given.data.is_dir() else Path()
     return Settings(folder=folder, web=web, **options)
 

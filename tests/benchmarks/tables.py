@@ -23,8 +23,10 @@ class Settings:
         only: measure what has this in its name.
         documents: the size of what grows with documents; 0: the size that the README shows.
         sizes: bytes of the corpora of `scale`; none: those that the README shows.
-        figures: the file that keeps the figures of `scale`; None: the one beside it.
+        figures: the file that keeps the figures of `scale`; None: the one beside it. For `peers`: results, not measured again.
         price: dollars for a core and hour.
+        write: whether READMEs, and files that keep results, get what is measured.
+        against: a commit or file whose results `peers` compares with its own.
     """
 
     quick: bool
@@ -36,6 +38,8 @@ class Settings:
     sizes: Sequence[int] = ()
     figures: Path | None = None
     price: float = 0.04
+    write: bool = False
+    against: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

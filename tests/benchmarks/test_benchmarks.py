@@ -58,7 +58,7 @@ def test_documents_name_benchmarks_that_exist() -> None:
 
 @pytest.mark.slow
 @pytest.mark.real
-@pytest.mark.parametrize("name", [name for name in benchmarks.BENCHMARKS if name != "kernels"])
+@pytest.mark.parametrize("name", [name for name in benchmarks.BENCHMARKS if name not in ("kernels", "peers")])
 def test_benchmark_gives_tables(name: str, tmp_path: Path, real_data: Path) -> None:
     settings = Settings(quick=True, data=real_data, folder=tmp_path, web=write_web(real_data, tmp_path, 20))
     for table in benchmarks.measured(name, settings):

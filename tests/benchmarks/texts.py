@@ -17,7 +17,7 @@ from datapipe.columns import make_keys
 from datapipe.stage.documents import BASE_FIELDS, TARGET_BATCH_BYTES, DocumentBatch
 from tests.support import corpora
 
-_WEB = ("prose/cleaneval_web.jsonl.zst", "prose/govuk_news.jsonl.zst", "prose/govuk_commoncrawl_wet.jsonl.zst")
+WEB = ("prose/cleaneval_web.jsonl.zst", "prose/govuk_news.jsonl.zst", "prose/govuk_commoncrawl_wet.jsonl.zst")
 
 
 def write_web(data: Path, folder: Path, limit: int | None) -> Path:
@@ -25,7 +25,7 @@ def write_web(data: Path, folder: Path, limit: int | None) -> Path:
     web = folder / "web/web.jsonl.zst"
     web.parent.mkdir()
     with zstandard.open(web, "wt", encoding="utf-8") as file:
-        for name in _WEB:
+        for name in WEB:
             for number, text in enumerate(read_texts(data / name).to_pylist()[:limit]):
                 url = f"https://{Path(name).parent}.example/{number}"
                 file.write(json.dumps({"text": text, "url": url}) + "\n")

@@ -11,12 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.peers import comparisons, environments, results
+from tests.benchmarks.__main__ import ROOT
+from tests.benchmarks.peers import comparisons, environments, recipes, results
 from tests.benchmarks.peers.comparison import OURS, PROGRAMS, Comparison, measured, run_program
 from tests.benchmarks.peers.results import Figure, Result
 from tests.benchmarks.tables import Settings
 
 SETTINGS = Settings(quick=False, data=Path(), folder=Path(), web=Path())
+SENTENCES = {
+    r"([\d.]+) to ([\d.]+) times as fast as in datatrove": [
+        f"recipe, {text}: datatrove" for text in (recipes.HALF, recipes.TENTH)
+    ],
+}
+"""Sentences of README.md, and the comparisons whose medians are their figures."""
+
 PROGRAM = """
 import sys
 with open(sys.argv[1], "a") as log:
@@ -139,3 +147,38 @@ def test_programs_of_peers_import_nothing_of_the_project() -> None:
             for name in ([alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module])
         }
         assert not {str(name).partition(".")[0] for name in names} & {"datapipe", "stages", "tests"}, path
+
+
+def test_kept_results_are_of_the_pinned_peers_and_have_five_pairs_or_more() -> None:
+    kept, peers = results.read_kept(), {each.name: environments.label(each.peer) for each in comparisons.every(SETTINGS)}
+    assert {name: result.peer for name, result in kept.items()} == {name: peers[name] for name in kept}
+    assert all(len(result.pairs) >= 5 and result.same_share for result in kept.values())
+
+
+def test_readme_of_benchmarks_has_the_kept_results() -> None:
+    readme = (ROOT / "tests/benchmarks/README.md").read_text(encoding="utf-8")
+    for table in comparisons.as_tables(results.read_kept()):
+        for row in table.rows:
+            assert f"| {' | '.join(row)} |" in readme
+
+
+@pytest.mark.parametrize(("sentence", "names"), SENTENCES.items())
+def test_readme_rounds_the_medians_of_the_kept_results(sentence: str, names: list[str]) -> None:
+    kept = results.read_kept()
+    check_figures(sentence, [kept[name].times for name in names])
+
+
+def test_readme_rounds_the_figures_of_encoding() -> None:
+    readme = (ROOT / "tests/benchmarks/README.md").read_text(encoding="utf-8")
+    section = readme.partition("## Encoding, beside `tokenizers`")[2].partition("\n## ")[0]
+    rows = [[float(cell) for cell in row.split("|")[2:-1]] for row in re.findall(r"^\| .*\d \|$", section, re.MULTILINE)]
+    ratios = [ours / theirs for row in rows for ours, _, theirs in (row[:3], row[3:])]
+    check_figures(r"([\d.]+) to ([\d.]+) times as fast as in `tokenizers`", [min(ratios), max(ratios)])
+
+
+def check_figures(sentence: str, medians: list[float]) -> None:
+    """The README has the sentence once, with these numbers in ascending order, to the digits that it writes."""
+    (found,) = re.findall(sentence, (ROOT / "README.md").read_text(encoding="utf-8"))
+    written = [found] if isinstance(found, str) else list(found)
+    digits = [len(number.partition(".")[2]) for number in written]
+    assert written == [f"{median:.{count}f}" for count, median in zip(digits, sorted(medians), strict=True)]

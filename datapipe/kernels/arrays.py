@@ -24,6 +24,24 @@ def eight_bytes(data, j) -> Any:
 
 
 @inline
+def zero_bytes(eight) -> Any:
+    """The high bit of each of eight bytes that is 0, right up to the first of them."""
+    return (eight - _ONES) & ~eight & _HIGHS
+
+
+@inline
+def bits_before(zeros) -> Any:
+    """All bits of the bytes before the first that `zero_bytes` marks; of all eight where it marks none."""
+    return ((zeros & (~zeros + _1)) >> _7) - _1
+
+
+@inline
+def num_bytes_of(bits) -> Any:
+    """How many bytes are all ones, of eight that are all ones or all zeros, and not all eight."""
+    return ((bits & _ONES) * _ONES) >> _56
+
+
+@inline
 def sum_of_flags(flags: Any, num_flags: Any) -> Any:
     """The sum of the first bytes, each 0 or 1. The bytes after them, up to a multiple of eight, are set to 0."""
     stop, total = (num_flags + 7) & ~7, np.int64(0)
@@ -41,11 +59,9 @@ def find_either(data: Any, offset: Any, stop: Any, either: Any, other: Any) -> A
     position, end = np.uint64(offset), np.uint64(stop)
     while position + _8 <= end:
         eight = eight_bytes(data, position)
-        zeros = ((eight ^ either) - _ONES) & ~(eight ^ either) & _HIGHS
-        zeros |= ((eight ^ other) - _ONES) & ~(eight ^ other) & _HIGHS
-        if zeros:  # its lowest bit marks the first of them
-            before = ((zeros & (~zeros + _1)) >> _7) - _1
-            return np.int64(position + (((before & _ONES) * _ONES) >> _56))
+        zeros = zero_bytes(eight ^ either) | zero_bytes(eight ^ other)
+        if zeros:
+            return np.int64(position + num_bytes_of(bits_before(zeros)))
         position += _8
     while position < end and data[position] != either & np.uint64(0xFF) and data[position] != other & np.uint64(0xFF):
         position += _1

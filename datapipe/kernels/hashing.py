@@ -20,7 +20,7 @@ FNV_BASIS = np.uint64(0xCBF29CE484222325)
 
 _FNV_PRIME = np.uint64(0x100000001B3)
 _ALL_BITS = (1 << 64) - 1
-_0, _1, _2, _3, _4, _5, _6, _7 = (np.uint64(number) for number in range(8))
+_0, _1 = np.uint64(0), np.uint64(1)
 _27, _30, _31, _54, _60, _62 = (np.uint64(bits) for bits in (27, 30, 31, 54, 60, 62))
 _FNV_INVERSE, _INVERSE_1, _INVERSE_2 = (np.uint64(pow(int(factor), -1, 1 << 64)) for factor in (_FNV_PRIME, MIX_1, MIX_2))
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.arrays import eight_bytes
+from datapipe.kernels.arrays import bits_before, eight_bytes, num_bytes_of, zero_bytes
 from datapipe.kernels.dedup.case_folding import fold_texts, word_folding
 from datapipe.kernels.hashing import FNV_BASIS, mix64
 from datapipe.kernels.text.unicode_classes import is_continuation
@@ -46,11 +46,9 @@ _CHARACTER = np.uint64(0xA0761D6478BD642F)
 _MULTIPLIER = GOLDEN
 _RADIX = np.uint64(0xD1342543DE82EF9B)  # 3 mod 8: differences of its small powers keep all but a few of the 64 bits
 _SHORT = np.uint64(1 << 32)  # past every band index: the hash namespace of documents with fewer words than a shingle
-_ONES = np.uint64(0x0101010101010101)
-_HIGHS = np.uint64(0x8080808080808080)
 _SIGN = np.uint64(0x80000000)
 _GREATEST = np.int64(2**63 - 1)
-_0, _1, _7, _8, _29, _32, _56 = (np.uint64(number) for number in (0, 1, 7, 8, 29, 32, 56))
+_0, _1, _8, _29, _32 = (np.uint64(number) for number in (0, 1, 8, 29, 32))
 
 
 class Permutations(NamedTuple):
@@ -113,15 +111,15 @@ def band_rows(
 def hash_word(words, j):
     """The hash and the stop of the word at byte j, whose last eight-byte read contains a 0."""
     hashed, eight = _WORD, eight_bytes(words, j)
-    zeros = (eight - _ONES) & ~eight & _HIGHS  # its lowest bit marks the first byte that is 0
+    zeros = zero_bytes(eight)
     while zeros == _0:
         hashed = (hashed ^ eight) * _MULTIPLIER
         hashed ^= hashed >> _29
         j += _8
         eight = eight_bytes(words, j)
-        zeros = (eight - _ONES) & ~eight & _HIGHS
-    kept = ((zeros & (~zeros + _1)) >> _7) - _1
-    num_bytes = ((kept & _ONES) * _ONES) >> _56
+        zeros = zero_bytes(eight)
+    kept = bits_before(zeros)
+    num_bytes = num_bytes_of(kept)
     return mix64((hashed ^ (eight & kept)) * _MULTIPLIER), j + num_bytes
 
 

@@ -18,7 +18,7 @@ import sys
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -145,7 +145,9 @@ def reader_for(path: str, where: str = "") -> Reader:
     name = split_query(path)[0].lower()
     for compression in COMPRESSION_OF_ENDING:
         name = name.removesuffix(compression)
-    endings = {ending: reader for reader in readers().values() for ending in reader.extensions}
+    if usual := _reader_of_its_name(name):
+        return usual()
+    endings = _readers_by_ending()
     fitting = [ending for ending in endings if name.endswith(ending)]
     if fitting:
         return endings[max(fitting, key=len)]()
@@ -155,6 +157,18 @@ def reader_for(path: str, where: str = "") -> Reader:
         f"followed by {' or '.join(COMPRESSION_OF_ENDING)}. Otherwise set the source's `format:` to one of: "
         f"{', '.join(formats())}.",
     )
+
+
+def _reader_of_its_name(name: str) -> type[Reader] | None:
+    """The reader of most files, whose ending is the name of their format: found without an import of the others."""
+    _, dot, ending = name.rpartition(".")
+    reader = _reader_class(ending) if dot and ending in formats() else None
+    return reader if reader and f".{ending}" in reader.extensions else None
+
+
+@lru_cache(maxsize=1)
+def _readers_by_ending() -> dict[str, type[Reader]]:
+    return {ending: reader for reader in readers().values() for ending in reader.extensions}
 
 
 def code_digest(stage: Stage) -> str:
@@ -237,6 +251,7 @@ def _type_in_words(annotation: Any) -> str:
     return getattr(annotation, "__name__", str(annotation))
 
 
+@cache
 def _reader_class(name: str) -> type[Reader]:
     return _only_class(f"{_READERS}.{name}", Reader)
 

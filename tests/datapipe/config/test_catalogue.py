@@ -181,6 +181,16 @@ def test_every_reader_is_built_described_and_found_by_its_endings(name: str):
             assert catalogue.reader_for(path, WHERE) == reader
 
 
+def test_a_format_that_is_no_ending_is_unknown_and_the_longest_ending_wins():
+    for name in ("a.text", "a.webdataset", "jsonl"):
+        assert "cannot infer the format" in refusal(catalogue.reader_for, name, WHERE)
+    endings = {ending for reader in catalogue.readers().values() for ending in reader.extensions}
+    for ending in endings:  # those of which another is the end, and a file's last part is a format's name
+        shorter = {other for other in endings if ending.endswith(other)} - {ending}
+        readers = {type(catalogue.reader_for(f"a{each}", WHERE)) for each in (ending, *shorter)}
+        assert len(readers) == 1
+
+
 def test_format_with_options_is_built_and_a_wrong_one_is_refused_with_the_nearest():
     reader = catalogue.build_reader(parse_format({"jsonl": {"max_line_bytes": 1024}}), WHERE)
     assert reader.model_dump()["max_line_bytes"] == 1024

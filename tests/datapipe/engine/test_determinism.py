@@ -128,7 +128,8 @@ def test_shards_of_every_length_do_not_depend_on_how_the_input_is_cut(tmp_path, 
     runs.run_mixture(Path(plain.mixture.output).parent / "mixture.yaml", make_engine=runs.InProcess)
 
 
-@pytest.mark.parametrize("most_runs", [2, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("most_runs", [2, 5])
 def test_shards_are_those_of_token_rows_merged_before_they_are_packed(tmp_path, monkeypatch, corpus, plain, most_runs):
     monkeypatch.setattr("datapipe.steps.runs.MOST_RUNS", most_runs)
     merged = runs.run_mixture(runs.write_mixture(tmp_path, corpus), overrides=SMALL_CUTS, make_engine=runs.LastFirst)

@@ -112,7 +112,7 @@ def _named(rule: Mapping[str, Any]) -> dict[str, Any]:
     return {name: rule[name] for name in ("source", "stage", "rule")}
 
 
-@pytest.mark.parametrize("mode", ["drop", "tag"])
+@pytest.mark.parametrize("mode", ["drop", pytest.param("tag", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("number", range(len(_STAGES)))
 def test_pasted_line_decides_what_the_slider_shows(shown: Browsed, number: int, mode: str) -> None:
     rules = _rules(shown, f"plain-{number}-{mode}").values()

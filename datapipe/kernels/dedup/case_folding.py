@@ -13,7 +13,8 @@ The tables cover Unicode 14.0; newer characters stay as they are. Decompositions
 assigned character never change, so the tables are the same on every version of Python. Marks in a row are put in canonical
 order, `MOST_MARKS` at a time: Unicode's stream-safe format has at most 30. Bytes that are not UTF-8 stay.
 
-ASCII goes in runs, which LLVM vectorises. No form has more than `GROWTH` times the bytes.
+ASCII goes in runs, which LLVM vectorises, or eight bytes at a time. Most other characters have a form of at most six bytes
+(`packed_forms.py`), which is written at once. No form has more than `GROWTH` times the bytes.
 """
 
 import sys
@@ -24,7 +25,36 @@ from unicodedata import combining, normalize
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.arrays import eight_bytes
+from datapipe.kernels.arrays import bits_before, num_bytes_of
+from datapipe.kernels.dedup.packed_forms import (
+    ALONE_FLAG,
+    ANY_MARK,
+    CLASS_MASK,
+    CLASS_SHIFT,
+    CODE_MASK,
+    EXTENDS_FLAG,
+    FIRST_JAMO,
+    INSIDE,
+    IOTA_CLASS,
+    LAST_JAMO,
+    LONE,
+    ORDERED,
+    OUTSIDE,
+    form_kind,
+    form_size,
+    is_letter_form,
+    marks_at_end,
+    packed_forms,
+)
+from datapipe.kernels.dedup.utf8_steps import (
+    HIGHS,
+    ascii_stop,
+    eight_until,
+    fold_ascii,
+    folded_eight,
+    short_character,
+    write_eight,
+)
 from datapipe.kernels.dedup.word_characters import (
     ALONE,
     IGNORED,
@@ -34,24 +64,14 @@ from datapipe.kernels.dedup.word_characters import (
     known_classes,
     word_table,
 )
-from datapipe.kernels.text.unicode_classes import REPLACEMENT, codes_of, decode, write_character
-from datapipe.kernels.types import Int32s, Int64s, Int64sOut, UInt8s, UInt8sOut, input_record
+from datapipe.kernels.text.unicode_classes import REPLACEMENT, codes_of, decode, decode_before, write_character
+from datapipe.kernels.types import Int32s, Int64s, Int64sOut, UInt8s, UInt8sOut, UInt64s, input_record
 
 GROWTH = 3
 """The most bytes of a folded character for each of its bytes; a test checks every character."""
 
 MOST_MARKS = 32
-CODE_MASK, CLASS_SHIFT, CLASS_MASK = 0x1FFFFF, 21, 0xFF
-"""A folded character: its code point in the lower 21 bits, the canonical combining class of its origin above them."""
-
-_ALONE, _EXTENDS = 1 << 29, 1 << 30
-"""Set where words are kept: a character that is a word, and a mark."""
-
-_ORDERED = CLASS_MASK << CLASS_SHIFT
-_ANY_MARK = _ORDERED | _EXTENDS
-
 _NOTHING = -1  # In `Folding.codes`: no character at all
-_OUTSIDE, _INSIDE, _LONE = range(3)  # Between words; in a word; in a word of one character
 _HANGUL, _LEADS, _VOWELS, _TAILS = 0xAC00, 0x1100, 0x1161, 0x11A7
 _NUM_LEADS, _NUM_VOWELS, _NUM_TAILS = 19, 21, 28
 """Syllables of Hangul and the jamo that they consist of (Unicode, chapter 3.12). The first tail stands for none."""
@@ -62,8 +82,11 @@ JOINING_JAMO = (slice(_VOWELS, _VOWELS + _NUM_VOWELS), slice(_TAILS + 1, _TAILS 
 _UNCHANGED = "3400-9FFF AC00-D7A3 E000-F8FF 17000-18CFF 20000-2F7FF 2FA20-10FFFF"
 """Syllables of Hangul; ideographs and private use, which have neither case nor decompositions. A test checks each."""
 
-_RUN = 16
-_HIGHS = np.uint64(0x8080808080808080)
+_RUN = np.uint64(16)
+_0, _1, _2, _3, _8, _HIGH = (np.uint64(number) for number in (0, 1, 2, 3, 8, 0x80))
+_OUTSIDE, _LONE, _MOST = (np.uint64(number) for number in (OUTSIDE, LONE, MOST_MARKS))
+_APART = np.uint64(sum(1 << (before << 2 | after) for before, after in ((INSIDE, LONE), (LONE, INSIDE), (LONE, LONE))))
+"""A bit for each state and following kind with a 0 between them."""
 
 
 class Folding(NamedTuple):
@@ -72,6 +95,7 @@ class Folding(NamedTuple):
     # (0x110000,), the folded character, or -p where their number is at `expansions[p]` and they follow
     codes: Int32s
     expansions: Int32s
+    forms: UInt64s  # (0x10000,), those of `packed_forms.py`
     words: bool  # whether only words are kept, with 0 between them and after the last of a document
 
 
@@ -86,7 +110,11 @@ def text_folding() -> Folding:
         codes[code] = folded[0] if len(folded) == 1 else -len(expansions)
         if len(folded) > 1:
             expansions += [len(folded), *folded]
-    return input_record(Folding, (codes, np.array(expansions, np.int32), False))
+    return _folding(codes, np.array(expansions, np.int32), words=False)
+
+
+def _folding(codes: np.ndarray, expansions: np.ndarray, words: bool) -> Folding:
+    return input_record(Folding, (codes, expansions, packed_forms(codes, expansions, words), words))
 
 
 def folded_characters(character: str) -> list[int]:
@@ -97,10 +125,10 @@ def folded_characters(character: str) -> list[int]:
 @lru_cache(maxsize=1)
 def visible_folding() -> Folding:
     """The tables of whole texts without their invisible characters."""
-    codes, expansions, _ = text_folding()
+    codes, expansions = text_folding()[:2]
     codes = codes.copy()
     codes[invisible_characters()] = _NOTHING
-    return input_record(Folding, (codes, expansions, False))
+    return _folding(codes, expansions, words=False)
 
 
 @lru_cache(maxsize=1)
@@ -115,13 +143,13 @@ def word_folding() -> Folding:
         start = position + 1
         position = start + int(expansions[position])
         expansions[start:position] = _as_part_of_word(expansions[start:position], table)
-    return input_record(Folding, (codes, expansions, True))
+    return _folding(codes, expansions, words=True)
 
 
 def _as_part_of_word(characters: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """Folded characters with `_ALONE` and `_EXTENDS`, or 0 where they end a word; (num_characters,) int32."""
+    """Folded characters with `ALONE_FLAG` and `EXTENDS_FLAG`, or 0 where they end a word; (num_characters,) int32."""
     kinds = table[characters & CODE_MASK]
-    flagged = characters | np.where(kinds & ALONE, _ALONE, 0) | np.where(kinds & MARK, _EXTENDS, 0)
+    flagged = characters | np.where(kinds & ALONE, ALONE_FLAG, 0) | np.where(kinds & MARK, EXTENDS_FLAG, 0)
     return np.where(kinds == 0, 0, flagged).astype(np.int32)
 
 
@@ -132,27 +160,6 @@ def fold_texts(offsets: np.ndarray, data: np.ndarray, folding: Folding) -> tuple
     out = np.empty(most, np.uint8)  # pages that are never written cost no memory
     fold_case(offsets, data, folding, out_offsets, out)
     return out_offsets, out
-
-
-@inline
-def _ascii_stop(data, start, stop) -> Any:
-    """Where a run of ASCII ends, in whole steps of eight bytes from `start` on."""
-    position = start
-    while position + 8 <= stop and eight_bytes(data, np.uint64(position)) & _HIGHS == 0:
-        position += 8
-    return position
-
-
-@inline
-def _fold_ascii(source, target, words) -> None:
-    """Writes ASCII bytes in lower case; with `words`, 0 where a byte is no letter and no digit."""
-    for i in range(len(source)):
-        byte = source[i]
-        lowered = np.uint8(byte | np.uint8(0x20))
-        is_letter = (lowered >= np.uint8(97)) & (lowered <= np.uint8(122))
-        is_digit = (byte >= np.uint8(48)) & (byte <= np.uint8(57))
-        other = byte if is_digit or not words else np.uint8(0)
-        target[i] = lowered if is_letter else other
 
 
 @inline
@@ -176,85 +183,109 @@ def _with_syllable(code, out, start, written) -> tuple[Any, Any]:
 
 
 @inline
-def _write_marks(marks, num_marks, out, written) -> Any:
-    """Writes the marks that wait; returns the number of bytes written by then."""
-    for i in range(num_marks):
-        written = write_character(np.int64(marks[i]) & CODE_MASK, out, written)
-    return written
+def _insert_mark(codes, out, written, num_marks, mark) -> Any:
+    """Writes a mark among the last `num_marks` characters, behind those of its combining class or a
+    lower one; returns the number of bytes written by then."""
+    position = written
+    while num_marks > 0:
+        code, size = decode_before(out, position, 0)
+        own = np.int64(codes[code]) >> CLASS_SHIFT & CLASS_MASK
+        if (own if own else IOTA_CLASS) <= mark >> CLASS_SHIFT & CLASS_MASK:
+            break
+        position, num_marks = position - size, num_marks - 1
+    stop = write_character(mark & CODE_MASK, out, written)
+    for index in range(written - 1, position - 1, -1):
+        out[index + stop - written] = out[index]
+    write_character(mark & CODE_MASK, out, position)
+    return stop
 
 
 @inline
-def insert_mark(marks, num_marks, mark) -> None:
-    """Puts a mark after those of its combining class or a lower one."""
-    place, own = num_marks, mark >> CLASS_SHIFT & CLASS_MASK
-    while place > 0 and marks[place - 1] >> CLASS_SHIFT & CLASS_MASK > own:
-        marks[place] = marks[place - 1]
-        place -= 1
-    marks[place] = mark
+def _fold_character(code, codes, expansions, words, start, state, num_marks, last, out, written) -> tuple[Any, Any, Any, Any]:
+    """Writes the folded parts of any character. Returns the number of bytes written by then, the
+    state, the number of marks in a row, and the combining class of the last."""
+    character, count, part = np.int64(codes[code]), np.int64(1), np.int64(0)
+    if character < 0:
+        count, part = np.int64(expansions[-character]), 1 - character
+    for index in range(part, part + count):
+        character = np.int64(expansions[index]) if part else character
+        if character & ANY_MARK and state == OUTSIDE:
+            continue  # a mark belongs to the character before it
+        if character & ORDERED:
+            own, num_marks = character >> CLASS_SHIFT & CLASS_MASK, num_marks if num_marks < MOST_MARKS else np.int64(0)
+            written = _insert_mark(codes, out, written, num_marks, character)
+            num_marks, last = num_marks + 1, max(last, own) if num_marks else own
+            continue
+        num_marks, last = np.int64(0), np.int64(0)
+        if words and character & EXTENDS_FLAG == 0:
+            following = np.int64(OUTSIDE if character == 0 else (LONE if character & ALONE_FLAG else INSIDE))
+            if state > OUTSIDE and following > OUTSIDE and max(state, following) == LONE:
+                out[written] = 0
+                written += 1
+            state = following
+        code = character & CODE_MASK
+        if FIRST_JAMO <= code <= LAST_JAMO:
+            code, written = _with_syllable(code, out, start, written)
+        written = write_character(code, out, written)
+    return written, state, num_marks, last
 
 
 @kernel
 def fold_case(offsets: Int64s, data: UInt8s, folding: Folding, out_offsets: Int64sOut, out: UInt8sOut) -> None:
-    """Writes the folded texts, or their words; bytes past `out_offsets[-1]` are not written.
+    """Writes the folded texts, or their words, and at most eight bytes more.
 
-    One loop nest above 40 lines: with its parts in functions that take `marks` and `out`, most
-    scripts go at half the speed. `out` has room for GROWTH * bytes of the texts + num_docs bytes.
+    One loop nest above 40 lines: its steps share their state. `out` has room for GROWTH * bytes of
+    the texts + num_docs + 8 bytes.
     """
-    codes, expansions, words = folding
-    marks, written = np.zeros(MOST_MARKS, np.int32), np.int64(0)
+    codes, expansions, forms, words = folding
+    written = _0
     out_offsets[0] = 0
     for doc in range(len(offsets) - 1):
-        position, end, start, num_marks, state = offsets[doc], offsets[doc + 1], written, np.int64(0), np.int64(_OUTSIDE)
+        position, end, start = np.uint64(offsets[doc]), np.uint64(offsets[doc + 1]), written
+        state, num_marks, last = np.uint64(OUTSIDE if words else INSIDE), _0, _0
         while position < end:
-            code, size, stop = np.int64(data[position]), np.int64(1), position
-            if code >= 0x80:
-                code, size = decode(data, position, end)
-            else:
-                stop = _ascii_stop(data, position, end)
-            if stop >= position + _RUN or (code == REPLACEMENT and size == 1):
-                stop = max(stop, position + 1)
-                if num_marks:
-                    written, num_marks = _write_marks(marks, num_marks, out, written), np.int64(0)
-                if state == _LONE:
-                    out[written] = 0
-                    written += 1
+            eight = eight_until(data, position, end)
+            if eight & _HIGH == _0:  # ASCII
+                num_marks, last = _0, _0
+                out[written] = 0
+                written += np.uint64(state == _LONE)
+                highs = eight & HIGHS
+                stop = ascii_stop(data, position, end) if highs == _0 else position
+                if stop >= position + _RUN:
+                    size = stop - position
+                    fold_ascii(data[position:stop], out[written : written + size], words)
+                else:
+                    kept = bits_before(highs)
+                    size = min(num_bytes_of(kept) if highs else _8, end - position)
+                    write_eight(out, written, folded_eight(eight & kept, words))
+                written, position = written + size, position + size
                 if words:
-                    last = data[stop - 1]
-                    state = np.int64(_INSIDE if last < 0x80 and codes[last] else _OUTSIDE)
-                _fold_ascii(data[position:stop], out[written : written + stop - position], words)
-                written, position = written + stop - position, stop
+                    state = np.uint64(out[written - _1] != 0)
                 continue
-            position += size
-            character, count, part = np.int64(codes[code]), np.int64(1), np.int64(0)
-            is_plain = 0 < character <= CODE_MASK and not _VOWELS <= character < _TAILS + _NUM_TAILS
-            if is_plain and num_marks == 0 and (state == _INSIDE or not words):
-                written = write_character(character, out, written)  # by far the most: one letter inside a word
+            code, size = short_character(eight)
+            form = forms[code]
+            if is_letter_form(form):
+                apart = _APART >> (state << _2 | form_kind(form)) & _1
+                write_eight(out, written, form << (apart << _3))
+                written, position = written + apart + form_size(form), position + size
+                state, (num_marks, last) = form_kind(form), marks_at_end(form)
                 continue
-            if character < 0:
-                count, part = np.int64(expansions[-character]), 1 - character
-            for index in range(part, part + count):
-                character = np.int64(expansions[index]) if part else character
-                if character & _ANY_MARK and words and state == _OUTSIDE:
-                    continue  # a mark belongs to the character before it
-                if num_marks and (character & _ORDERED == 0 or num_marks == MOST_MARKS):
-                    written, num_marks = _write_marks(marks, num_marks, out, written), np.int64(0)
-                if character & _ORDERED:
-                    insert_mark(marks, num_marks, character)
-                    num_marks += 1
-                    continue
-                if words and character & _EXTENDS == 0:
-                    following = np.int64(_OUTSIDE if character == 0 else (_LONE if character & _ALONE else _INSIDE))
-                    if state > _OUTSIDE and following > _OUTSIDE and max(state, following) == _LONE:
-                        out[written] = 0
-                        written += 1
-                    state = following
-                code = character & CODE_MASK
-                if _VOWELS <= code < _TAILS + _NUM_TAILS:
-                    code, written = _with_syllable(code, out, start, written)
-                written = write_character(code, out, written)
-        if num_marks:
-            written = _write_marks(marks, num_marks, out, written)
+            own = marks_at_end(form)[1]
+            if form != _0 and state != _OUTSIDE and num_marks < _MOST and (own == _0 or own >= last):
+                write_eight(out, written, form)
+                written, position = written + form_size(form), position + size
+                num_marks, last = num_marks + _1 if own != _0 else _0, own
+                continue
+            whole, num_bytes = decode(data, np.int64(position), np.int64(end))
+            position += np.uint64(num_bytes)
+            if whole == REPLACEMENT and num_bytes == 1:  # no UTF-8
+                out[written] = 0 if words else data[position - _1]
+                written, num_marks, last, state = written + _1, _0, _0, _OUTSIDE if words else state
+                continue
+            facts = np.int64(state), np.int64(num_marks), np.int64(last), out, np.int64(written)
+            after, state, num_marks, last = _fold_character(whole, codes, expansions, words, np.int64(start), *facts)
+            written, state, num_marks, last = np.uint64(after), np.uint64(state), np.uint64(num_marks), np.uint64(last)
         if words:
             out[written] = 0
-            written += 1
+            written += _1
         out_offsets[doc + 1] = written

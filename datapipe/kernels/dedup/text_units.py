@@ -22,15 +22,8 @@ import numpy as np
 
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.arrays import BLOCK_BYTES, sum_of_flags
-from datapipe.kernels.dedup.case_folding import (
-    CLASS_SHIFT,
-    CODE_MASK,
-    JOINING_JAMO,
-    MOST_MARKS,
-    insert_mark,
-    joined_syllable,
-    text_folding,
-)
+from datapipe.kernels.dedup.case_folding import JOINING_JAMO, MOST_MARKS, joined_syllable, text_folding
+from datapipe.kernels.dedup.packed_forms import CLASS_MASK, CLASS_SHIFT, CODE_MASK
 from datapipe.kernels.dedup.word_characters import invisible_characters
 from datapipe.kernels.hashing import mix64
 from datapipe.kernels.text.marks import END, PUNCT, WHITE, mark_at, mark_table
@@ -103,7 +96,7 @@ def find_units(
 def normal_form(name: Literal["none", "ccnet"]) -> NormalForm:
     fold, expansions = np.arange(sys.maxunicode + 1, dtype=np.int32), np.zeros(1, np.int32)
     if name == "ccnet":
-        codes, parts, _ = text_folding()
+        codes, parts = text_folding()[:2]
         # codes of several characters move up, past the numbers that mark dropped characters and white space
         fold = np.where(codes < 0, codes + _SPACE, codes).astype(np.int32)
         expansions = np.concatenate([np.zeros(-_SPACE, np.int32), parts])
@@ -203,6 +196,16 @@ def _absorb_all(hashed, digest, waiting, num_waiting) -> tuple[Any, Any]:
 
 
 @inline
+def _insert_mark(marks, num_marks, mark) -> None:
+    """Puts a mark after those of its combining class or a lower one."""
+    place, own = num_marks, mark >> CLASS_SHIFT & CLASS_MASK
+    while place > 0 and marks[place - 1] >> CLASS_SHIFT & CLASS_MASK > own:
+        marks[place] = marks[place - 1]
+        place -= 1
+    marks[place] = mark
+
+
+@inline
 def _hash_ordered(data, position, stop, fold, expansions, waiting) -> tuple[Any, Any, Any]:
     """`_hash_unit` in canonical order, Hangul composed. `waiting`: (MOST_MARKS,) scratch."""
     hashed, digest, length, white = _PRIME_3, _PRIME_1, np.int64(0), _NOTHING_YET
@@ -231,7 +234,7 @@ def _hash_ordered(data, position, stop, fold, expansions, waiting) -> tuple[Any,
             if not is_mark or num_waiting == MOST_MARKS:
                 hashed, digest = _absorb_all(hashed, digest, waiting, num_waiting)
                 num_waiting = np.int64(0)
-            insert_mark(waiting, num_waiting, character)
+            _insert_mark(waiting, num_waiting, character)
             num_waiting += 1
             length += np.int64(folded >= 0 and not is_mark)
     hashed, digest = _absorb_all(hashed, digest, waiting, num_waiting)

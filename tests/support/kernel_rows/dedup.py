@@ -31,7 +31,7 @@ def squeeze_space(case: Case) -> Steps:
 
 @row(case_folding.fold_case)
 def fold_case(case: Case) -> Steps:
-    size = case_folding.GROWTH * sum(map(len, case.texts)) + len(case.texts)
+    size = case_folding.GROWTH * sum(map(len, case.texts)) + len(case.texts) + 8
     outputs = [*room(len(case.offsets), np.int64), *room(size, np.uint8)]
     yield [case.offsets, case.data, case_folding.text_folding()], outputs
     texts = list(map(case_folding_oracle.folded, case.texts))

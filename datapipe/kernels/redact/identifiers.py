@@ -1,7 +1,7 @@
 """Finds payment cards, IBANs, US social security numbers and candidates for phone numbers in one pass over the bytes.
 
     bytes  ->  each group of digits  ->  IBAN (by the two letters before it), card, SSN, phone  ->  spans
-               (all other bytes cost one comparison)
+               (32 other bytes cost one comparison)
 
 The cost is linear: a group of digits is read once and skipped, and from its start at most 70 bytes are read ahead and 40
 back, of typeset numbers (`folding.py`) thrice as many. Any bytes are safe. Spans hold whole characters.
@@ -29,6 +29,7 @@ from datapipe.kernels.redact.ascii import (
     FILLERS,
     LETTER,
     NUMERAL,
+    SEPARATOR,
     follows_word,
     group_stop,
     is_among,
@@ -36,6 +37,7 @@ from datapipe.kernels.redact.ascii import (
     is_clear_before,
     is_in,
     next_group_stop,
+    next_numeral,
     packed,
 )
 from datapipe.kernels.redact.folding import AFTER_BYTES, BEFORE_BYTES, fold, is_typeset, is_wide_digit
@@ -48,6 +50,8 @@ from datapipe.kernels.types import Int64s, UInt8s
 WANTS_CARD, WANTS_IBAN, WANTS_SSN, WANTS_PHONE = 1, 2, 4, 8
 """Bits of `wanted` in `find_identifiers`; `kernels/redact/phones.py` has two more."""
 _MIN_SPAN_BYTES = 7
+_LEAST_DIGITS = 7  # of a phone number; cards, IBANs and social security numbers have more
+_LEAST_DIGITS_REACH = 19  # their bytes, with at most two separators between two of them
 
 _SPACE, _DASH, _ZERO, _ONE, _SIX, _NINE, _OPEN, _COMMA = (ord(sign) for sign in " -0169(,")
 _CARD_WORDS = packed(
@@ -269,6 +273,21 @@ def _find_typeset(data, begin, floor, first, end, wanted, folded, places):
 
 
 @inline
+def _is_short(data, floor, first, end):
+    """Whether a group of digits, and what a number goes on with, are fewer digits than any number has: nearly all are."""
+    if first > floor and (data[first - 1] >= 0x80 or is_in(data[first - 1], LETTER)):
+        return False
+    num_digits, limit = 0, min(end, first + _LEAST_DIGITS_REACH)
+    for j in range(first, limit):
+        if not is_in(data[j], DIGIT | SEPARATOR):
+            return data[j] < 0x80
+        num_digits += is_in(data[j], DIGIT)
+        if num_digits == _LEAST_DIGITS:
+            return False
+    return True
+
+
+@inline
 def _digits_stop(data, j, end):
     while j < end and is_in(data[j], NUMERAL):
         if is_in(data[j], DIGIT):
@@ -292,10 +311,13 @@ def find_identifiers(offsets: Int64s, data: UInt8s, wanted: int, out: SpansOut) 
         begin, end = offsets[document], offsets[document + 1]
         j, floor = begin, begin  # no span starts before the floor
         while j < end:
-            if not is_in(data[j], NUMERAL):
-                j += 1
-                continue
+            j = next_numeral(data, j, end)
+            if j == end:
+                break
             start, stop, kind = j, j, PHONE
+            if data[j] < 0x80 and _is_short(data, floor, j, end):
+                j = _digits_stop(data, j, end)
+                continue
             if data[j] < 0x80:
                 start, stop, kind = _find_number(data, begin, floor, j, end, wanted)
             elif not is_wide_digit(data, j, end):

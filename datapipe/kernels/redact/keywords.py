@@ -1,9 +1,9 @@
 """Finds the keywords of several tables in one pass over the bytes: where each begins, in any case of ASCII letters.
 
-    bytes  ->  a class of 64 each  ->  three classes in a row  ->  a filter of 2**18 bits  ->  a tree of keywords  ->  hits
+    bytes  ->  a class of 64 each  ->  four classes in a row  ->  a filter  ->  a tree of keywords  ->  hits
 
-No keyword begins at most bytes: the filter, 32 KiB, answers for them without an unpredictable
-branch. The cost is linear: a walk of the tree is as long as the longest keyword at most.
+No keyword begins at most bytes: the filter answers for four of them with one branch. The cost is
+linear: a walk of the tree is as long as the longest keyword at most.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,10 +15,8 @@ from datapipe.kernels import inline, kernel
 from datapipe.kernels.types import Int32s, Int32sOut, Int64s, Int64sOut, UInt8s, input_record
 
 _CLASSES = 64
-_WINDOW = np.uint32((1 << 18) - 1)
-_1, _2, _3_ = np.uint64(1), np.uint64(2), np.uint64(3)
-_14, _FACTOR, _WORD = np.uint64(14), np.uint64(0x9E3779B1), np.uint64((1 << 32) - 1)
-_3, _6, _7 = np.uint32(3), np.uint32(6), np.uint32(7)
+_THREE = np.uint64((1 << 18) - 1)
+_0, _1, _2, _3, _4, _5, _6, _7, _12, _18, _24 = (np.uint64(number) for number in (0, 1, 2, 3, 4, 5, 6, 7, 12, 18, 24))
 _CAPACITY = 1 << 16
 _SIGNS = "-_.:/=~|\"'+@?&;<>$%#!{(, "
 """Signs of keywords, a class each; all other bytes but letters and digits are one class. Class 0 is none."""
@@ -28,11 +26,8 @@ class Keywords(NamedTuple):
     """Keywords as a tree: an input of kernels."""
 
     classes: UInt8s  # (256,), the class of each byte
-    # bits, short: (2**18 / 8,), a bit for three classes with which a keyword begins; of keywords of
-    # three characters or fewer
-    bits: UInt8s
-    short: UInt8s
-    hashed: UInt8s  # like bits, a bit for the hash of the first four classes of each longer keyword
+    # (2**18,), by the first three classes of a keyword: a bit for the lower three bits of the fourth
+    filter: UInt8s
     # (num_nodes * 64,), the node behind a node and a class; 0 where there is none. Node 0 is the root.
     children: Int32s
     ends: Int32s  # (num_nodes,), the number of the keyword that ends at a node; -1 where none does
@@ -82,7 +77,7 @@ def keyword_table(numbers: dict[str, int]) -> Keywords:
     """The tree of keywords. Bytes beyond letters, digits and the signs above are one class: a hit with them may be none."""
     classes = _classes()
     steps, ends = dict[tuple[int, int], int](), dict[int, int]()
-    bits, short, hashed = (np.zeros(1 << 18, np.bool_) for _ in range(3))
+    passing = np.zeros(1 << 18, np.uint8)
     for word, number in numbers.items():
         node, path = 0, classes[np.frombuffer(word.encode(), np.uint8)].tolist()
         for place in path:
@@ -90,44 +85,28 @@ def keyword_table(numbers: dict[str, int]) -> Keywords:
         ends[node] = number
         window = sum(place << shift for place, shift in zip(path, (12, 6, 0)))
         windows = slice(window, window + (1 << max(0, 18 - 6 * len(path))))
-        bits[windows] = True
-        short[windows] |= len(path) < 4
-        if len(path) > 3:
-            hashed[_hash(np.uint32(window), np.uint32(path[3]))] = True
+        passing[windows] |= 1 << (path[3] & 7) if len(path) > 3 else 0xFF
     children, numbered = np.zeros((len(steps) + 1, _CLASSES), np.int32), np.full(len(steps) + 1, -1, np.int32)
     numbered[list(ends)] = list(ends.values())
     depths = [0]  # by node, keywords on its path
     for (parent, place), node in steps.items():
         children[parent, place] = node
         depths.append(depths[parent] + (node in ends))
-    packed = [np.packbits(table, bitorder="little") for table in (bits, short, hashed)]
-    return input_record(Keywords, (classes, *packed, children.ravel(), numbered, max(depths)))
+    return input_record(Keywords, (classes, passing, children.ravel(), numbered, max(depths)))
 
 
 @inline
-def _hash(window, following) -> Any:
-    """A hash of 18 bits of four classes."""
-    return np.uint32((np.uint64(window << _6 | following) * _FACTOR & _WORD) >> _14)
+def _next_four(data, j, classes, window) -> Any:
+    """The window with the classes of the next four bytes, six bits each."""
+    first, second = np.uint64(classes[data[j]]), np.uint64(classes[data[j + _1]])
+    third, fourth = np.uint64(classes[data[j + _2]]), np.uint64(classes[data[j + _3]])
+    return window << _24 | (first << _18 | second << _12) | (third << _6 | fourth)
 
 
 @inline
-def _has_bit(bits, number) -> Any:
-    return bits[number >> _3] >> (number & _7) & np.uint8(1) != 0
-
-
-@inline
-def _walk(data, start, end, classes, children, ends, number, positions, numbers) -> Any:
-    """Writes the keywords that begin at `start` from entry `number` on, the shortest first; returns the number after them."""
-    node, j = np.int64(0), start
-    while j < end:
-        node = np.int64(children[node * 64 + np.int64(classes[data[j]])])
-        if node == 0:
-            break
-        if ends[node] >= 0:
-            positions[number], numbers[number] = start, ends[node]
-            number += 1
-        j += 1
-    return number
+def _may_begin(passing, four) -> Any:
+    """1 in the lowest bit where a keyword may begin with the lowest four classes of a window."""
+    return passing[four >> _6 & _THREE] >> np.uint8(four & _7)
 
 
 @kernel
@@ -135,25 +114,35 @@ def find_keywords(offsets: Int64s, data: UInt8s, start: int, table: Keywords, ou
     """Finds keywords from `start` on, in text order, the shortest first; returns their number.
     It ends where hits may no longer fit; `start` is then the `next_start` of the call before."""
     positions, numbers = out.positions, out.numbers
-    classes, bits, short, hashed = table.classes, table.bits, table.short, table.hashed
-    children, ends = table.children, table.ends
+    classes, passing, children, ends = table.classes, table.filter, table.children, table.ends
     most, num_hits, document, end = len(positions) - table.most_at_a_byte, 0, 0, np.uint64(offsets[-1])
-    window, last = np.uint32(0), max(end, _2) - _2
-    j = np.uint64(start)
-    for ahead in range(start, start + 2):
-        window = window << _6 | (np.uint32(classes[data[ahead]]) if ahead < offsets[-1] else np.uint32(0))
-    while j < end:  # the window reads over the ends of documents, a walk does not
-        following = classes[data[j + _2]] if j < last else np.uint8(0)
-        window = (window << _6 | np.uint32(following)) & _WINDOW
-        if _has_bit(bits, window) and (
-            _has_bit(short, window) or (j + _3_ < end and _has_bit(hashed, _hash(window, np.uint32(classes[data[j + _3_]]))))
-        ):
-            while np.int64(j) >= offsets[document + 1]:
-                document += 1
-            num_hits = _walk(data, np.int64(j), offsets[document + 1], classes, children, ends, num_hits, positions, numbers)
+    j, window = np.uint64(start), _0
+    for ahead in range(start, min(start + 3, offsets[-1])):
+        window = window << _6 | np.uint64(classes[data[ahead]])
+    while j < end:
+        while j + _7 <= end:  # the window reads over the ends of documents, a walk does not
+            window = _next_four(data, j + _3, classes, window)
+            passed = _may_begin(passing, window >> _18) | _may_begin(passing, window >> _12)
+            if (passed | _may_begin(passing, window >> _6) | _may_begin(passing, window)) & np.uint8(1):
+                break
+            j += _4
+        is_last, stop = j + _7 > end, min(end, j + _4)
+        while j < stop:
+            if is_last or _may_begin(passing, window >> _6 * (stop - j - _1)) & np.uint8(1):
+                while np.int64(j) >= offsets[document + 1]:
+                    document += 1
+                node, position = np.int64(0), np.int64(j)
+                while position < offsets[document + 1]:
+                    node = np.int64(children[node * 64 + np.int64(classes[data[position]])])
+                    if node == 0:
+                        break
+                    if ends[node] >= 0:
+                        positions[num_hits], numbers[num_hits] = j, ends[node]
+                        num_hits += 1
+                    position += 1
+            j += _1
             if num_hits > most:
-                out.next_start[0] = j + _1
+                out.next_start[0] = j
                 return int(num_hits)
-        j += _1
     out.next_start[0] = offsets[-1]
     return int(num_hits)

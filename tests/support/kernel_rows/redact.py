@@ -34,7 +34,8 @@ def _found(case: Case, find: Callable[[bytes], list[tuple[int, int, int]]]) -> t
 def find_keywords(case: Case) -> Steps:
     """From the first byte on, and from the middle."""
     case = secret_texts(case)
-    start = int(case.offsets[0]) if case.seed % 2 else int(case.offsets[-1]) // 2
+    first, last = case.offsets[[0, -1]].tolist()
+    start = first if case.seed % 2 else max(first, last // 2)
     out = keywords.HitsOut(*room(20 * len(case.data) + 99, np.int64, np.int32), *room(1, np.int64))
     yield [case.offsets, case.data, start, rules().keywords], [out]
     places = {word: number for number, word in enumerate(words())}

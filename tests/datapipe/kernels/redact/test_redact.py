@@ -317,3 +317,19 @@ def test_write_stand_ins_are_not_found_again() -> None:
     offsets = np.array([0, len(data)], np.int64)
     assert len(pii.find(offsets, data, True, True, True).starts) == 0
     assert len(identifiers.find(offsets, data, 63 ^ identifiers.WANTS_PHONE).starts) == 0
+
+
+_PLANTED_ADDRESSES = ["jane@example.com", "jane%40host.com", "jane＠host.com", "8.8.8.8", "2600:1f18::5", "bob:hunter2@"]
+_PLANTED_NUMBERS = ["4111 1111 1111 1111", "123-45-6789", "+49 30 901820", "GB82WEST12345698765432", "(415) 555-2671"]
+_PLANTED_NUMBERS += ["＋４９ ３０ ９０１８２０", "415\u2011555\u20112671"]
+
+
+@pytest.mark.parametrize(("find", "planted"), [(addresses, _PLANTED_ADDRESSES), (of_kinds(ALL), _PLANTED_NUMBERS)])
+def test_find_between_any_numbers_of_other_bytes_finds_the_same(find: Find, planted: list[str]) -> None:
+    """Scans pass over 32 bytes at a time."""
+    for span in planted:
+        written = f"http://{span}h.com" if span.endswith("@") else span
+        texts = [f"{'x' * before} at {written} {'y' * after}" for before in range(70) for after in (0, 1, 29, 64)]
+        offsets, data = columns.text_buffers(pa.array(texts, pa.large_string()))
+        spans = find(offsets, data)
+        assert [data[start:stop].tobytes().decode() for start, stop in zip(spans.starts, spans.stops)] == [span] * len(texts)

@@ -246,6 +246,8 @@ def match_forms(
             number = numbers[hit]
             hit += 1
             for form in range(of_keyword[number], of_keyword[number + 1]):
+                if data[position] != words[facts[form, _WORD]]:
+                    continue  # of another case, as most hits are
                 a, b, low, high = _form_span(data, floor, position, end, form, facts, runs, alphabets, words)
                 if (
                     a < b

@@ -130,7 +130,7 @@ class _OpenShard:
         self._checksums: list[str] = []
         self.sequences = self.tokens = self.documents = 0
         with ExitStack() as handles:
-            self._stream = handles.enter_context(root.open_output(path))
+            self._stream = handles.enter_context(root.open_output(path, is_mapped=format == "arrow"))
             self._sink = handles.enter_context(_sink(self._stream, format, schema))
             self._handles = handles.pop_all()
 

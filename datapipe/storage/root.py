@@ -33,6 +33,7 @@ from datapipe.errors import UserError
 from datapipe.machine.files import replacing, write_atomic
 from datapipe.storage.http import HttpFile, is_http, open_file, state_of
 from datapipe.storage.hub import HubFiles, is_hub
+from datapipe.storage.large_pages import LargePageFile
 from datapipe.storage.local import FileState, local_files
 from datapipe.storage.object_store import Bucket, StoreFile
 from datapipe.storage.store_options import SCHEMES, options_of
@@ -215,13 +216,14 @@ class Root:
         """Random access, without a map where local."""
         return pa.OSFile(self.path(relative)) if self.local is not None else self.open_input(relative, num_bytes)
 
-    def open_output(self, relative: str) -> OutputStream:
-        """A stream to a new file. Only for paths that no reader uses: attempt paths under work/, or files of an export."""
+    def open_output(self, relative: str, *, is_mapped: bool = False) -> OutputStream:
+        """A stream to a new file. Only for paths that no reader uses: attempt paths under work/, or files of an export.
+        `is_mapped`: readers will map the file; the stream of a local one then holds up to 2 MiB."""
         if self.local is None:
             stream: Any = self.bucket.create(self.path(relative))
         else:
             Path(self.path(relative)).parent.mkdir(parents=True, exist_ok=True)
-            stream = pa.OSFile(self.path(relative), "wb")
+            stream = LargePageFile(self.path(relative)) if is_mapped else pa.OSFile(self.path(relative), "wb")
         return OutputStream.to(stream, lambda num_bytes, checksum: self._has(relative, num_bytes, checksum))
 
     def _has(self, relative: str, num_bytes: int, checksum: str) -> bool:

@@ -11,11 +11,13 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from pathlib import Path
 from time import sleep
 from typing import ClassVar
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -28,6 +30,7 @@ from datapipe.records.checksum import bytes_checksum, file_checksum
 from datapipe.shards.manifest import read_snapshot
 from datapipe.storage import root as storage_root
 from datapipe.storage import store_options
+from datapipe.storage.large_pages import LARGE_PAGE_BYTES
 from datapipe.storage.local import local_files
 from datapipe.storage.object_store import os_errors
 from datapipe.storage.outages import StoreRefusedError, StoreSilentError, outage_of, refusal_of
@@ -83,8 +86,23 @@ def test_file_that_is_written_has_its_checksum_and_size(tmp_path: Path) -> None:
     assert root.checksum("a/b") == (stream.checksum, 7)
 
 
-def test_full_disk_is_reported_as_what_it_is() -> None:
-    with pytest.raises(OSError, match="No space left") as raised, Root("/dev").open_output("full") as stream:
+@pytest.mark.parametrize(
+    "sizes", [(0,), (5, 0, 7), (LARGE_PAGE_BYTES,), (3, 2 * LARGE_PAGE_BYTES, 1), (LARGE_PAGE_BYTES - 1, 1)]
+)
+def test_file_to_map_has_the_bytes_that_were_written(tmp_path: Path, sizes: tuple[int, ...]) -> None:
+    content = np.random.default_rng(0).bytes(sum(sizes))
+    borders = np.cumsum([0, *sizes]).tolist()
+    with Root(str(tmp_path)).open_output("file", is_mapped=True) as stream:
+        for start, stop in pairwise(borders):
+            stream.write(content[start:stop])
+    assert (tmp_path / "file").read_bytes() == content
+    assert (stream.num_bytes, stream.checksum) == (len(content), bytes_checksum(content))
+
+
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_full_disk_is_reported_as_what_it_is(is_mapped: bool) -> None:
+    devices = Root("/dev")
+    with pytest.raises(OSError, match="No space left") as raised, devices.open_output("full", is_mapped=is_mapped) as stream:
         stream.write(b"content")
     assert raised.value.errno == errno.ENOSPC or os.strerror(errno.ENOSPC) in str(raised.value)
 

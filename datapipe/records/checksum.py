@@ -14,6 +14,10 @@ from datapipe.errors import CorruptionError, DamagedInputError, SnapshotError
 from datapipe.storage.root import Root
 from datapipe.storage.written import checksum_of
 
+IDS_AT_ONCE = 1 << 17
+"""Token ids that are hashed together. What reads them next finds them in the processor's cache, not in memory: hashing
+4 MiB of uint16 and finding the largest id takes a fifth less so (2026-11-30)."""
+
 READINGS = 3
 """Of bytes whose checksum is wrong. A network, a proxy or the memory of a machine changes bytes on their way."""
 
@@ -68,11 +72,16 @@ def file_checksum(root: Root, relative: str, expected: str = "") -> tuple[str, i
     return actual
 
 
-def rows_checksum(rows: pa.RecordBatch) -> str:
+def rows_checksum(rows: pa.RecordBatch, with_ids: Callable[[np.ndarray], object] = lambda ids: None) -> str:
     """Checksum of the values of rows of `schemas.sequences`, whatever their layout in a file. A
-    slice counts from its start. A damaged file cannot make this read outside the batch."""
+    slice counts from its start. A damaged file cannot make this read outside the batch.
+    `with_ids` gets all token ids, `IDS_AT_ONCE` at a time."""
     hasher = xxhash.xxh3_128()
-    hasher.update(np.ascontiguousarray(columns.numbers(rows.column("tokens").flatten())).data)
+    tokens = np.ascontiguousarray(columns.numbers(rows.column("tokens").flatten()))
+    for start in range(0, len(tokens), IDS_AT_ONCE):
+        ids = tokens[start : start + IDS_AT_ONCE]
+        hasher.update(ids.data)
+        with_ids(ids)
     for name in ("lengths", "keys", "starts"):
         lists = rows.column(name)
         offsets = columns.numbers(lists.offsets)  # (num_rows + 1,) into the pieces

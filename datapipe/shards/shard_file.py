@@ -22,7 +22,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datapipe import columns
 from datapipe.errors import CorruptionError, CutShortError, SnapshotError
 from datapipe.records.checksum import intact, rows_checksum
 from datapipe.shards import schemas
@@ -152,10 +151,11 @@ class Shard:
 
     def _checked_batch(self, number: int) -> pa.RecordBatch:
         batch, checksum = self._laid_out(number)
-        if rows_checksum(batch).encode() != checksum:
+        largest_ids: list[int] = []
+        if rows_checksum(batch, lambda ids: largest_ids.append(int(ids.max()))).encode() != checksum:
             raise CorruptionError(f"{self.entry.path}: {self.rows_of(number)} are damaged. {_RESTORE}")
-        tokens, vocab_size = columns.numbers(batch.column("tokens").flatten()), self._form.vocab_size
-        if vocab_size is not None and len(tokens) and (largest := int(tokens.max())) >= vocab_size:
+        largest, vocab_size = max(largest_ids, default=-1), self._form.vocab_size
+        if vocab_size is not None and largest >= vocab_size:
             raise CorruptionError(
                 f"{self.entry.path}: {self.rows_of(number)} hold token id {largest}, expected ids below {vocab_size}"
             )
@@ -211,7 +211,7 @@ def _record_batch(file: Any, number: int) -> tuple[pa.RecordBatch, bytes]:
 
 
 _PAGE = mmap.PAGESIZE
-_MAP_FIXED, _SA_SIGINFO, _ADDRESS_OFFSET = 0x10, 4, 16
+_MAP_FIXED, _SA_SIGINFO, _MADV_HUGEPAGE, _ADDRESS_OFFSET = 0x10, 4, 14, 16
 """Of Linux; and where `si_addr` is in a siginfo_t of 64 bits."""
 
 
@@ -224,6 +224,8 @@ class Mapping:
         _MAPPINGS[id(self)] = self
         if _IS_SUPPORTED:
             _install()
+            # so that Linux reads what it has not cached yet into large pages (`storage/large_pages.py`), if it can
+            _LIBC.madvise(self.start, whole.size, _MADV_HUGEPAGE)
 
     @property
     def is_cut(self) -> bool:
@@ -248,6 +250,7 @@ class _Action(ctypes.Structure):
 
 _LIBC = ctypes.CDLL(None)
 _LIBC.mmap.restype = ctypes.c_void_p
+_LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
 
 

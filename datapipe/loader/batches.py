@@ -6,8 +6,9 @@ Several steps can be built together: one pass of arithmetic and one gather, and 
 """
 
 import warnings
-from collections.abc import Sequence
-from itertools import accumulate, islice, pairwise
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,15 @@ from datapipe.loader.options import LoaderOptions
 from datapipe.loader.order.batch_order import BatchOrder
 from datapipe.loader.order.source_order import MAX_REPLACEMENTS
 from datapipe.loader.reading import RowReader
-from datapipe.shards.blocks import KEYS, SequenceRows
+from datapipe.loader.share import Mesh
+from datapipe.loader.step_rows import RowsAhead, rows_of, samples_of
+from datapipe.shards.blocks import KEYS, NEXT_TOKENS, SequenceRows
 from datapipe.shards.removed import RemovedAtSteps
 
 Batch = dict[str, Any]
 
+_NOTHING_HIDDEN = np.empty((0, 3), np.int64)
+_ALONE = Mesh(data_rank=0, data_size=1)
 ROWS_AT_A_TIME = 1 << 16  # Where the rows of many steps are counted: their lengths take a few MiB
 
 
@@ -42,6 +47,8 @@ class BatchBuilder:
             num_rows = mesh.num_rows(batch_order.lineage.global_batch_size)
             check_num_runs(mesh, self.fields, options.pad_cu_seqlens, num_rows)
         self._columns = frozenset[str]().union(*(FIELDS[field].columns for field in self.fields))
+        if "labels" in self.fields and options.labels == "shifted":
+            self._columns |= {NEXT_TOKENS}
         if mesh.splits_documents and self._columns:
             self._columns |= PIECES
         self._counts_targets = any(FIELDS[field].counts_targets for field in self.fields)
@@ -56,10 +63,16 @@ class BatchBuilder:
     def build(self, step: int) -> Batch:
         return self.build_many([step])[0]
 
-    def build_many(self, steps: Sequence[int]) -> list[Batch]:
+    def rows_ahead(self, successor: Callable[[int], int | None]) -> RowsAhead:
+        """The rows of this rank at steps that are built in the order of `successor`, for `build_many`."""
+        rows_per_step = self.mesh.num_rows(self.batch_order.lineage.global_batch_size)
+        return RowsAhead(partial(rows_of, self.batch_order, self.mesh), successor, rows_per_step)
+
+    def build_many(self, steps: Sequence[int], ahead: RowsAhead | None = None) -> list[Batch]:
         """The batches of this rank at `steps`: disjoint views of the same arrays, so each keeps the memory of all."""
-        samples, borders = self._samples_of(steps)
-        addresses, read = self._read(samples, self._columns)
+        rows = rows_of(self.batch_order, self.mesh, steps) if ahead is None else ahead.at(steps)
+        borders = rows.borders
+        addresses, read = self._read(rows.samples, rows.addresses, self._columns)
         hidden = self._hide(steps, borders, read)
         chunk = Chunk(
             steps=steps,
@@ -81,10 +94,7 @@ class BatchBuilder:
         return [dict(zip(self.fields, batch)) for batch in zip(*values)] if values else [{} for _ in steps]
 
     def samples(self, step: int) -> np.ndarray:
-        return self._samples_of([step])[0]
-
-    def _samples_of(self, steps: Sequence[int]) -> tuple[np.ndarray, tuple[int, ...]]:
-        return _ranges([self.mesh.share(*self.batch_order.steps.samples(step)) for step in steps])
+        return samples_of(self.batch_order, self.mesh, [step])[0]
 
     def most_runs(self, step: int, num_steps: int | None) -> int:
         """The most runs that any rank has in any of `num_steps` batches from `step` on; None: in all that are left."""
@@ -95,8 +105,7 @@ class BatchBuilder:
         at_a_time = max(1, ROWS_AT_A_TIME // self.batch_order.lineage.global_batch_size)
         upcoming, most = islice(self.batch_order.steps.upcoming(step), num_steps), 1
         while steps := list(islice(upcoming, at_a_time)):
-            samples, borders = _ranges([self.batch_order.steps.samples(step) for step in steps])
-            _, read = self._read(samples, PIECES)
+            borders, read = self._read_whole(steps, PIECES)
             # runs: (num_rows,) documents, and the padding of the row
             runs = np.diff(read.piece_offsets) + (tokens_of_rows(read) < self.batch_order.inventory.snapshot.sequence_length)
             before, ranks = np.concatenate([[0], np.cumsum(runs)]), np.arange(self.mesh.data_size + 1)
@@ -104,14 +113,19 @@ class BatchBuilder:
                 most = max(most, int(np.diff(before[start + ranks * (stop - start) // self.mesh.data_size]).max()))
         return most
 
-    def _read(self, samples: np.ndarray, columns: frozenset[str]) -> tuple[np.ndarray, SequenceRows]:
+    def _read_whole(self, steps: Sequence[int], columns: frozenset[str]) -> tuple[tuple[int, ...], SequenceRows]:
+        """The rows of all ranks at some steps, and the borders of the steps."""
+        rows = rows_of(self.batch_order, _ALONE, steps)
+        return rows.borders, self._read(rows.samples, rows.addresses, columns)[1]
+
+    def _read(self, samples: np.ndarray, addresses: np.ndarray, columns: frozenset[str]) -> tuple[np.ndarray, SequenceRows]:
         """Addresses and rows of some samples; with `on_corrupt="replace"`, damaged rows are replaced."""
-        addresses = self.batch_order.addresses_of(samples)
         try:
             return addresses, self._rows(addresses, columns)
         except CorruptionError:
             if self.options.on_corrupt == "raise":
                 raise
+        addresses = addresses.copy()
         for number, sample in enumerate(samples):
             addresses[number] = self._readable_address(sample, int(addresses[number]))
         return addresses, self._rows(addresses, columns)
@@ -137,16 +151,14 @@ class BatchBuilder:
     def _count_targets(self, steps: Sequence[int], borders: Sequence[int], read: SequenceRows, hidden: np.ndarray) -> list[int]:
         """The labels that count in each global batch. This rank's rows suffice if it is alone."""
         if self.mesh.data_size > 1:
-            samples = [self.batch_order.samples(step) for step in steps]
-            borders = (0, *accumulate(map(len, samples)))
-            _, read = self._read(np.concatenate(samples), self._lengths)
+            borders, read = self._read_whole(steps, self._lengths)
             hidden = self._hide(steps, borders, read)
         return count_targets(read, hidden, borders, self.options.labels)
 
     def _hide(self, steps: Sequence[int], borders: Sequence[int], read: SequenceRows) -> np.ndarray:
         """Turns the tokens of left-out documents into padding. Returns `Chunk.hidden`."""
         if not self._leaves_out:
-            return np.empty((0, 3), np.int64)
+            return _NOTHING_HIDDEN
         left_out = np.zeros(len(read.piece_lengths), np.bool_)
         for step, first_row, stop_row in zip(steps, borders, borders[1:]):
             pieces = slice(int(read.piece_offsets[first_row]), int(read.piece_offsets[stop_row]))
@@ -168,12 +180,3 @@ class BatchBuilder:
         if skipped := self.batch_order.left_out_documents(step):
             left_out |= np.array([key.tobytes() in skipped for key in keys], np.bool_)
         return left_out
-
-
-def _ranges(spans: Sequence[tuple[int, int]]) -> tuple[np.ndarray, tuple[int, ...]]:
-    """The numbers in ranges (start, stop), end to end, int64; and the borders of the ranges."""
-    if len(spans) == 1:  # of a loader that does not prefetch
-        start, stop = spans[0]
-        return np.arange(start, stop, dtype=np.int64), (0, stop - start)
-    borders = (0, *accumulate(stop - start for start, stop in spans))
-    return np.concatenate([np.arange(*span, dtype=np.int64) for span in spans]), borders

@@ -45,7 +45,7 @@ from datapipe.shards.blocks import KEYS, LENGTHS, OFFSETS, STARTS, TOKENS, Seque
 Labels = Literal["shifted", "unshifted"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)  # frozen it takes 1 µs more to make, and there may be one for each batch
 class Chunk:
     """The rows of several batches end to end, from which their fields are made."""
 
@@ -67,9 +67,14 @@ class Chunk:
 
     def per_row_of_tokens(self, values: np.ndarray, filler: int, hidden: int | None = None) -> list[Any]:
         """This rank's tokens of `values` (num_rows, S) by batch. `filler` pads split documents."""
-        if hidden is not None:
+        if hidden is not None and len(self.hidden):
             for row, start, stop in self.hidden.tolist():
                 values[row, start:stop] = hidden
+        if self.mesh.context_size > 1 or self.mesh.splits_documents:
+            return self._cut(values, filler)
+        return self.per_row(values)
+
+    def _cut(self, values: np.ndarray, filler: int) -> list[Any]:
         if self.mesh.splits_documents and self.mesh.num_parts == 1:
             return [rows.reshape(1, -1) for rows in self.per_row(values)]
         if self.mesh.splits_documents:
@@ -163,7 +168,6 @@ def tokens_of_rows(read: SequenceRows) -> np.ndarray:
 
 
 PIECES = frozenset({OFFSETS, LENGTHS})  # the columns with the borders of a row's pieces
-_LABELS = {"shifted": kernels.shifted_labels, "unshifted": kernels.unshifted_labels}
 
 
 def _input_ids(chunk: Chunk) -> list[Any]:
@@ -171,8 +175,11 @@ def _input_ids(chunk: Chunk) -> list[Any]:
 
 
 def _labels(chunk: Chunk) -> list[Any]:
-    out = chunk.per_token()
-    _LABELS[chunk.labels](chunk.read.tokens, chunk.read.piece_offsets, chunk.read.piece_lengths, out)
+    if chunk.labels == "shifted":
+        out = chunk.read.next_tokens
+    else:
+        out = chunk.per_token()
+        kernels.unshifted_labels(chunk.read.tokens, chunk.read.piece_offsets, chunk.read.piece_lengths, out)
     return chunk.per_row_of_tokens(out, filler=kernels.IGNORED, hidden=kernels.IGNORED)
 
 

@@ -78,7 +78,7 @@ class RowReader:
     ) -> SequenceRows:
         """The rows at `addresses` (n,) int64, in that order; an address may come up twice."""
         addresses = np.ascontiguousarray(addresses, np.int64)
-        shards, rows, blocks = (np.empty(len(addresses), np.int64) for _ in range(3))
+        shards, rows, blocks = np.empty((3, len(addresses)), np.int64)
         if os.getpid() != self._owner:
             # a fork copies no threads: a lock that another thread of the parent held would never be released
             self._lock, self._owner, self._open, self._num_mapped = Lock(), os.getpid(), {}, 0

@@ -24,10 +24,9 @@ from datapipe.shards.snapshot_folder import output_of
 from datapipe.storage.root import Root
 
 KERNELS = (
-    "datapipe.kernels.tokens.batch:shifted_labels_int64",
     "datapipe.kernels.tokens.gather:copy_rows_int64",
+    "datapipe.kernels.tokens.gather:copy_with_next_int64",
     "datapipe.kernels.tokens.gather:count_chunks",
-    "datapipe.kernels.tokens.gather:find_cut",
     "datapipe.kernels.tokens.gather:find_rows",
     "datapipe.kernels.tokens.gather:gather_lengths",
     "datapipe.kernels.tokens.permute:shuffle_table",
@@ -62,13 +61,14 @@ class FileSource:
     def prefetcher(self, depth: int, stride: int) -> Prefetcher:
         """Builds every `stride`-th step ahead. Threads start at the first batch."""
         builder, read_ahead = self._builder, self._read_ahead
+        successor = partial(builder.batch_order.steps.following, stride=stride)
+        rows_ahead = builder.rows_ahead(successor)
 
         def build_many(steps: Sequence[int]) -> list[Batch]:
             if read_ahead is not None:
                 read_ahead.announce(builder.batch_order, steps[0])
-            return builder.build_many(steps)
+            return builder.build_many(steps, rows_ahead)
 
-        successor = partial(builder.batch_order.steps.following, stride=stride)
         return Prefetcher(build_many, depth, successor=successor, num_threads=self.num_threads)
 
     def resume(self, saved: LoaderState, lineage: Lineage, *, is_exact: bool = False) -> None:

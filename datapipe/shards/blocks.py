@@ -20,13 +20,14 @@ from datapipe.kernels.tokens import gather as kernels
 LENGTHS, KEYS, STARTS = "lengths", "keys", "starts"
 TOKENS, OFFSETS = "tokens", "offsets"
 EVERY_COLUMN = frozenset({TOKENS, OFFSETS, LENGTHS, KEYS, STARTS})
+NEXT_TOKENS = "next_tokens"  # made from tokens, offsets and lengths, which must be wanted too
 
 CUT = "the file was cut short while it was open. Delete the file and run the mixture again to restore it"
 
 _ALIGNMENT = 8  # Arrow aligns every buffer to 8 bytes, and compiled loops rely on it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SequenceRows:
     """Rows in the order of the request; a column that was not requested is empty."""
 
@@ -37,6 +38,7 @@ class SequenceRows:
     piece_offsets: np.ndarray
     keys: np.ndarray  # (num_pieces, 16) uint8, the document of each piece
     starts: np.ndarray  # (num_pieces,) int64, the token of its document at which each piece starts
+    next_tokens: np.ndarray  # (n, S), of the type of `tokens`: the next token of the same piece, else -100
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,46 +106,51 @@ def gather(
 ) -> SequenceRows:
     """Copies rows out of blocks. Raises CutShortError for a mapped file that was cut short,
     CorruptionError for a row that points outside its block."""
-    num_rows = len(rows) if TOKENS in wanted else 0
-    tokens = allocate((num_rows, sequence_length), dtype or stored)
-    if num_rows:
-        kernels.copy_rows(blocks, rows, stored.itemsize, tokens)
     try:
-        sequences = _with_pieces(tokens, blocks, rows, sequence_length, wanted, name)
+        offsets, lengths, keys, starts = _pieces(blocks, rows, sequence_length, wanted, name)
     except CorruptionError:
-        _check_whole(blocks, name)
+        _check_whole(kernels.find_cut(blocks), name)
         raise
-    _check_whole(blocks, name)
-    return sequences
+    tokens = allocate((len(rows) if TOKENS in wanted else 0, sequence_length), dtype or stored)
+    next_tokens = allocate(tokens.shape, tokens.dtype) if NEXT_TOKENS in wanted else _NO_TOKENS
+    if NEXT_TOKENS in wanted:
+        cut_row = kernels.copy_with_next(blocks, rows, stored.itemsize, offsets, lengths, tokens, next_tokens)
+    elif len(tokens):
+        cut_row = kernels.copy_rows(blocks, rows, stored.itemsize, tokens)
+    else:
+        cut_row = kernels.find_cut(blocks)
+    _check_whole(cut_row, name)
+    return SequenceRows(
+        tokens=tokens, piece_offsets=offsets, piece_lengths=lengths, keys=keys, starts=starts, next_tokens=next_tokens
+    )
 
 
-def _with_pieces(
-    tokens: np.ndarray,
-    blocks: np.ndarray,
-    rows: np.ndarray,
-    sequence_length: int,
-    wanted: Set[str],
-    name: Callable[[int], str],
-) -> SequenceRows:
+def _pieces(
+    blocks: np.ndarray, rows: np.ndarray, sequence_length: int, wanted: Set[str], name: Callable[[int], str]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Offsets, lengths, keys and starts of the pieces of some rows; those that are not wanted are empty."""
     lengths, keys, starts, offsets = _NO_LENGTHS, _NO_KEYS, _NO_NUMBERS, _NO_NUMBERS
-    if wanted - {TOKENS}:
-        firsts, offsets = np.empty(len(rows), np.int64), np.empty(len(rows) + 1, np.int64)
-        _check(kernels.count_chunks(blocks, rows, firsts, offsets), name)
-        num_pieces = int(offsets[-1])
-        if LENGTHS in wanted:
-            lengths = np.empty(num_pieces, np.int32)
-            _check(kernels.gather_lengths(blocks, firsts, offsets, sequence_length, lengths), name)
-        if KEYS in wanted:
-            halves = np.empty((num_pieces, 2), np.uint64)
-            kernels.gather_keys(blocks, firsts, offsets, halves)
-            keys = halves.view(np.uint8)
-        if STARTS in wanted:
-            starts = np.empty(num_pieces, np.int64)
-            kernels.gather_starts(blocks, firsts, offsets, starts)
-    return SequenceRows(tokens=tokens, piece_offsets=offsets, piece_lengths=lengths, keys=keys, starts=starts)
+    if wanted.isdisjoint(_PER_PIECE):
+        return offsets, lengths, keys, starts
+    firsts, offsets = np.empty(len(rows), np.int64), np.empty(len(rows) + 1, np.int64)
+    _check(kernels.count_chunks(blocks, rows, firsts, offsets), name)
+    num_pieces = int(offsets[-1])
+    if LENGTHS in wanted:
+        lengths = np.empty(num_pieces, np.int32)
+        _check(kernels.gather_lengths(blocks, firsts, offsets, sequence_length, lengths), name)
+    if KEYS in wanted:
+        halves = np.empty((num_pieces, 2), np.uint64)
+        kernels.gather_keys(blocks, firsts, offsets, halves)
+        keys = halves.view(np.uint8)
+    if STARTS in wanted:
+        starts = np.empty(num_pieces, np.int64)
+        kernels.gather_starts(blocks, firsts, offsets, starts)
+    return offsets, lengths, keys, starts
 
 
+_PER_PIECE = EVERY_COLUMN - {TOKENS}
 _NO_LENGTHS, _NO_NUMBERS, _NO_KEYS = np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros((0, KEY_BYTES), np.uint8)
+_NO_TOKENS = np.zeros((0, 0), np.int64)
 """Columns that were not requested."""
 
 
@@ -155,8 +162,7 @@ def _check(bad_row: int, name: Callable[[int], str]) -> None:
         )
 
 
-def _check_whole(blocks: np.ndarray, name: Callable[[int], str]) -> None:
+def _check_whole(cut_row: int, name: Callable[[int], str]) -> None:
     """Called after rows were copied: a file may be cut short at any time."""
-    cut_row = kernels.find_cut(blocks)
     if cut_row >= 0:
         raise CutShortError(f"{name(cut_row)}: {CUT}")

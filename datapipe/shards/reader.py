@@ -105,7 +105,7 @@ class ShardReader:
             rows,
             sequence_length=self._form.sequence_length,
             stored=dtype_of(self._opened().id_type),
-            wanted=wanted,
+            wanted=wanted & EVERY_COLUMN,
             name=lambda _: self.entry.path,
         )
 

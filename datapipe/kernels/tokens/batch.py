@@ -43,10 +43,10 @@ def _count_up(out: Any) -> None:
 
 
 @kernel
-def shifted_labels(
+def unshifted_labels(
     tokens: Int32Matrix | Int64Matrix, chunk_offsets: Int64s, chunk_lengths: Int32s, out: Int32MatrixOut | Int64MatrixOut
 ) -> None:
-    """Labels that are the next token of the same chunk.
+    """Labels that are the tokens, not padding, for models that shift. `gather.copy_with_next` makes shifted labels.
 
     Args:
         tokens: (num_rows, S).
@@ -54,21 +54,6 @@ def shifted_labels(
         chunk_lengths: (num_chunks,) int32, at least 1 each, at most S in all for a row.
         out: (num_rows, S), of the type of the tokens.
     """
-    for row in range(tokens.shape[0]):
-        position = 0
-        for chunk in range(chunk_offsets[row], chunk_offsets[row + 1]):
-            last = position + chunk_lengths[chunk] - 1
-            copy_into(out[row, position:last], tokens[row, position + 1 : last + 1])
-            out[row, last] = IGNORED
-            position = last + 1
-        _fill(out[row, position:], IGNORED)
-
-
-@kernel
-def unshifted_labels(
-    tokens: Int32Matrix | Int64Matrix, chunk_offsets: Int64s, chunk_lengths: Int32s, out: Int32MatrixOut | Int64MatrixOut
-) -> None:
-    """Labels that are the tokens, not padding, for models that shift; see `shifted_labels`."""
     for row in range(tokens.shape[0]):
         used = 0
         for chunk in range(chunk_offsets[row], chunk_offsets[row + 1]):
@@ -79,7 +64,7 @@ def unshifted_labels(
 
 @kernel
 def positions(chunk_offsets: Int64s, chunk_lengths: Int32s, out: Int32MatrixOut | Int64MatrixOut) -> None:
-    """Positions from 0 in each chunk, and from 0 in the padding, so that all are below S. Arguments as for `shifted_labels`."""
+    """Positions from 0 in each chunk, and from 0 in the padding: all are below S. Arguments as for `unshifted_labels`."""
     for row in range(out.shape[0]):
         position = 0
         for chunk in range(chunk_offsets[row], chunk_offsets[row + 1]):

@@ -103,7 +103,7 @@ class Steps:
 
     def following(self, step: int, stride: int = 1) -> int | None:
         """The `stride`-th step after `step`, counting those that are not skipped; None past the end."""
-        later = self.advance(step, stride)
+        later = self.advance(step, stride) if self._skip else step + stride
         return later if self.num_steps is None or later < self.num_steps else None
 
     def _count(self, num_samples: int, drop_last: bool) -> int:

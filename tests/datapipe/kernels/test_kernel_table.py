@@ -32,7 +32,7 @@ COMPARED_WHOLE = {
         fasttext_training.randomise fasttext_training.train_epoch
     """,
     "loader/test_batches.py": """
-        batch.borders batch.positions batch.segments batch.shifted_labels batch.unshifted_labels
+        batch.borders batch.positions batch.segments batch.unshifted_labels
     """,
     "loader/test_context_slices.py": "batch.split_runs",
     "stage/models/test_models.py": """

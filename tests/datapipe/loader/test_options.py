@@ -175,7 +175,7 @@ def test_interrupt_prints_one_traceback(stored: Path, tmp_path: Path, how: str) 
 
 @pytest.mark.medium
 def test_interrupted_loader_goes_on_with_the_same_batch(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(builder: BatchBuilder, steps: object) -> None:
+    def interrupt(builder: BatchBuilder, steps: object, ahead: object) -> None:
         raise KeyboardInterrupt
 
     loader, expected = Loader(stored, batch_size=8, prefetch=0), Loader(stored, batch_size=8)

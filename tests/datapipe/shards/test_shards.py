@@ -144,6 +144,7 @@ def expected(batch: pa.RecordBatch, rows) -> SequenceRows:
         piece_offsets=np.concatenate([[0], np.cumsum([len(row["lengths"]) for row in taken])]).astype(np.int64),
         keys=np.frombuffer(b"".join(key for row in taken for key in row["keys"]), np.uint8).reshape(-1, 16),
         starts=np.array([start for row in taken for start in row["starts"]], np.int64),
+        next_tokens=np.zeros((0, 0), np.int64),
     )
 
 

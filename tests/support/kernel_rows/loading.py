@@ -11,6 +11,7 @@ from functools import cache
 import numpy as np
 
 from datapipe.kernels.tokens import gather
+from tests.oracles.batch import shifted_labels
 from tests.support.kernel_table import Case, Steps, offsets_of, room, row
 
 _ROW_LENGTH, _ROWS_PER_BLOCK, _NUM_BLOCKS = 19, 5, 4
@@ -95,14 +96,32 @@ def copy_rows(case: Case, dtype: type, is_wide: bool) -> Steps:
         [_addresses(wanted, is_wide), np.array([number for _, number in wanted], np.int64), 4 if is_wide else 2],
         room((len(wanted), _ROW_LENGTH), dtype),
     )
-    yield None, [[block.tokens[number] for block, number in wanted]]
+    yield _first_cut(case, wanted), [[block.tokens[number] for block, number in wanted]]
+
+
+@row(gather.copy_with_next, np.int32, False, variant="2-int32")
+@row(gather.copy_with_next, np.int64, False, variant="2-int64")
+@row(gather.copy_with_next, np.int32, True, variant="4-int32")
+@row(gather.copy_with_next, np.int64, True, variant="4-int64")
+def copy_with_next(case: Case, dtype: type, is_wide: bool) -> Steps:
+    wanted = [(block, number) for block, number in _wanted(case) if block.fits(number)]
+    lengths = [block.lengths[block.chunks(number)].tolist() for block, number in wanted]
+    blocks, rows = _addresses(wanted, is_wide), np.array([number for _, number in wanted], np.int64)
+    of_chunks = [offsets_of(lengths), np.array([length for each in lengths for length in each], np.int32)]
+    yield [blocks, rows, 4 if is_wide else 2, *of_chunks], room((len(wanted), _ROW_LENGTH), dtype, dtype)
+    tokens = [block.tokens[number].tolist() for block, number in wanted]
+    yield _first_cut(case, wanted), [tokens, list(map(shifted_labels, tokens, lengths))]
 
 
 @row(gather.find_cut)
 def find_cut(case: Case) -> Steps:
     wanted = _wanted(case)
     yield [_addresses(wanted)], []
-    yield next((i for i, (block, _) in enumerate(wanted) if block is _blocks(case, False)[2]), -1), []
+    yield _first_cut(case, wanted), []
+
+
+def _first_cut(case: Case, wanted: list[tuple[_Block, int]]) -> int:
+    return next((i for i, (block, _) in enumerate(wanted) if block is _blocks(case, False)[2]), -1)
 
 
 @row(gather.count_chunks, False)

@@ -62,6 +62,10 @@ class Kernel(Generic[Arguments, Returned]):
     def entry(self) -> Entry:
         return Entry(self.name, self.code.key)
 
+    @property
+    def is_loaded(self) -> bool:
+        return "compiled" in vars(self)
+
     @cached_property
     def signature(self) -> Any:
         """Types of the arguments and of the result, as numba takes them."""

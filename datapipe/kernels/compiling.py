@@ -36,7 +36,8 @@ def missing(names: Iterable[str]) -> list[str]:
     """The kernels ("datapipe.kernels.text.words:split_words") that the cache does not hold, longest first."""
     if not IS_COMPILED:
         return []
-    waiting = [kernel for name in dict.fromkeys(names) for kernel in kernels_named(name) if not kernel.entry.path.exists()]
+    named = [kernel for name in dict.fromkeys(names) for kernel in kernels_named(name) if not kernel.is_loaded]
+    waiting = [kernel for kernel in named if not kernel.entry.path.exists()]
     waiting.sort(key=lambda kernel: (-kernel.code.bytecode_bytes, kernel.qualified_name))
     return [kernel.qualified_name for kernel in waiting]
 

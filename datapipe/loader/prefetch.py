@@ -5,8 +5,10 @@
                   third chunk, four steps           …                     several threads build several chunks
 
 The first chunk has one step, so the first batch is not delayed. Chunks then grow to `CHUNK_BYTES`
-or half of the depth, so that one is used while the next is built. A chunk is handed over by one
-lock: 3 us a batch that is ready, and 30 us a chunk where both threads take turns on one core.
+or half of the depth, so that one is used while the next is built. The next is requested with the first
+batch of a chunk, when the caller drops the chunk before: so two take memory, not three, and stay in the
+processor's cache. A chunk is handed over by one lock: 3 us a batch that is ready, and 30 us a chunk where
+both threads take turns on one core.
 
 Threads refer to the work queue and not to the owner. An owner without references is collected,
 which stops the threads; so does the end of the interpreter.
@@ -130,10 +132,11 @@ class Prefetcher:
         counts.bytes += chunk.batch_bytes[index]
         self._num_ahead -= 1
         self._next_index = index + 1
+        if index == 0:
+            self._request()  # a thread builds while the caller uses this chunk
         if self._next_index == len(chunk.steps):
             self._chunks.popleft()
             self._next_index = 0
-            self._request(self._successor(step))  # a thread builds while the caller uses this batch
         return batch
 
     def close(self) -> None:
@@ -164,7 +167,7 @@ class Prefetcher:
             of_depth = self._depth // (2 * self._num_threads)
             self._most_steps = max(1, min(CHUNK_BYTES // max(1, *chunk.batch_bytes, 1), of_depth))
 
-    def _request(self, step: int | None) -> None:
+    def _request(self, step: int | None = None) -> None:
         """Requests chunks from `step` on, or after the last one, while the depth has room."""
         size = 1
         if self._chunks:
@@ -230,7 +233,12 @@ def _build(chunk: _Chunk, build_many: BuildMany) -> None:
 
 
 def bytes_of(batch: Any) -> int:
-    return sum(value.nbytes for value in batch.values() if isinstance(value, np.ndarray)) if isinstance(batch, dict) else 0
+    num_bytes = 0
+    if isinstance(batch, dict):
+        for value in batch.values():  # a generator takes twice as long
+            if isinstance(value, np.ndarray):
+                num_bytes += value.nbytes
+    return num_bytes
 
 
 def _stop_threads(work: _Work, threads: list[threading.Thread], interrupt: Callable[[bool], None]) -> None:

@@ -69,14 +69,11 @@ def train_on_words(words: pa.Table, vocab_size: int, eos: str, pattern: str) -> 
 def _merges(words: pa.Table, letters: np.ndarray, vocab_size: int) -> np.ndarray:
     """The merges in their order: (num_merges, 3) int32, the ids of the left, the right and the joined token."""
     offsets, data = columns.text_buffers(columns.contiguous(words["word"]))
-    ids = np.zeros(256, np.int32)
-    ids[letters] = np.arange(1, len(letters) + 1)
     counts = columns.numbers(words["count"])
     room = vocab_size
     while True:
         merges = np.empty(3 * room, np.int32)
-        symbols = ids[data[offsets[0] : offsets[-1]]]
-        num_merges = join_pairs(offsets - offsets[0], symbols, counts, letters, vocab_size, _MIN_COUNT, merges)
+        num_merges = join_pairs(offsets, data, counts, letters, vocab_size, _MIN_COUNT, merges)
         if num_merges >= 0:
             return merges[: 3 * num_merges].reshape(-1, 3)
         room *= 2  # so many pairs spell a token that another pair has spelled before

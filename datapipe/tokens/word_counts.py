@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from datapipe import columns
 from datapipe.columns import compute as pc
+from datapipe.kernels.tokens.word_sums import sum_words
 from datapipe.tokens.encoder import slices_of
 from datapipe.tokens.patterns import cut
 
@@ -21,6 +22,7 @@ genome teach as much. Without such words the result is that of the trainer of `t
 
 _SLICE_BYTES = 2 << 20  # bytes of text per call of the kernel, which needs 8 bytes for each of them
 _MOST_UNSUMMED = 1 << 20  # rows that are kept before equal words among them are summed
+_BATCH_ROWS = 1 << 15  # of a sum. Files have these batches, and their checksums enter fingerprints
 
 
 class WordCounts:
@@ -40,8 +42,8 @@ class WordCounts:
         """The columns of `COUNTED`, each word once, in the order in which they came first."""
         table = pa.concat_tables([COUNTED.empty_table(), *self._parts])
         if len(self._parts) > 1:
-            summed = table.group_by("word", use_threads=False).aggregate([("count", "sum")])
-            table = summed.select(["word", "count_sum"]).rename_columns(COUNTED.names).cast(COUNTED)
+            batches = pa.Table.from_batches([_summed(table)]).to_batches(max_chunksize=_BATCH_ROWS)
+            table = pa.Table.from_batches(batches, COUNTED)
         self._parts, self._num_rows, self._num_distinct = [table], table.num_rows, table.num_rows
         return table
 
@@ -81,6 +83,15 @@ def _counted(texts: pa.Array, pattern: str) -> pa.RecordBatch:
     )
     counted = pc.value_counts(words)
     return pa.RecordBatch.from_arrays([counted.field("values"), counted.field("counts")], schema=COUNTED)
+
+
+def _summed(table: pa.Table) -> pa.RecordBatch:
+    """Each word once, in the order in which they came first, with the sum of its counts."""
+    words, counts = columns.contiguous(table["word"]), columns.numbers(table["count"])
+    firsts, sums = np.empty(len(counts), np.int64), np.empty(len(counts), np.int64)
+    num_distinct = sum_words(*columns.text_buffers(words), counts, firsts, sums)
+    distinct = words.take(pa.array(firsts[:num_distinct]))
+    return pa.RecordBatch.from_arrays([distinct, pa.array(sums[:num_distinct])], schema=COUNTED)
 
 
 def _with_pieces(borders: np.ndarray, data: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import random
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -28,6 +29,7 @@ from datapipe.tokens.figures import SourceFertility
 from datapipe.tokens.patterns import PATTERNS, splitter
 from datapipe.tokens.tiktoken import Encoding, convert, is_rank_file
 from datapipe.tokens.vocabulary import AddedAround, added_around
+from datapipe.tokens.word_counts import COUNTED, WordCounts
 from tests.support import tokenizer_files
 from tests.support.tokenizer_files import train_tokenizer
 
@@ -318,6 +320,20 @@ def test_train_order_batches_and_lengths_of_texts_do_not_show():
     text = "".join(SENTENCES) * 500  # above the size at which texts are cut
     assert len(text.encode()) > 2 << 20
     assert train_tokenizer([column(text)], 400) == train_tokenizer([column(*(["".join(SENTENCES)] * 500))], 400)
+
+
+def test_word_counts_are_those_of_a_counter_in_the_order_of_first_words():
+    rng = random.Random(3)
+    begins = [b"", b"a", b"a\0", b"a" * 8, b"a" * 9, b"a" * 8 + b"\0", b"a" * 17, b"b" * 255, b"b" * 256, b"b" * 300]
+    words = [*begins, *(b"%d" % rng.randrange(30_000) for _ in range(40_000)), *(each + b"c" for each in begins), *begins]
+    expected, counted = Counter[bytes](), WordCounts()
+    for start in range(0, len(words), 7_000):
+        part = words[start : start + 7_000]
+        counts = [rng.randrange(1, 1 << 40) for _ in part]
+        for word, count in zip(part, counts):
+            expected[word] += count
+        counted.add(pa.table([pa.array(part, pa.large_binary()), pa.array(counts, pa.int64())], COUNTED))
+    assert list(zip(*counted.total().to_pydict().values())) == list(expected.items())
 
 
 def test_train_result_is_canonical_and_encodes_anything():

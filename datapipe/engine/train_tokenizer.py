@@ -63,16 +63,18 @@ def train_tokenizer_from_files(
         )
     emit("joining pairs …")
     started = perf_counter()
-    content = train_on_words(reading.words.total(), vocab_size, eos, pattern)
+    encoder = train_on_words(reading.words.total(), vocab_size, eos, pattern)
+    train_s = reading.count_s + perf_counter() - started
+    shown = {reading.shown(name): texts for name, texts in held_out.items() if len(texts)}
     return Trained(
-        content=content,
+        content=encoder.to_json(),
         read_bytes=reading.read_bytes,
         read_s=reading.read_s,
         sample_bytes=reading.sample_bytes,
-        train_s=reading.count_s + perf_counter() - started,
+        train_s=train_s,
         rejected=reading.rejected,
         unreadable_files=by_file(reading.unreadable_files),
-        tokenizer=_measured(content, eos, {reading.shown(name): texts for name, texts in held_out.items() if len(texts)}, emit),
+        tokenizer=_measured(encoder, shown, emit),
     )
 
 
@@ -141,11 +143,10 @@ class _Reading:
         self.count_s += perf_counter() - started
 
 
-def _measured(content: bytes, eos: str, held_out: dict[str, pa.Array], emit: Emit) -> TokenizerFigures | None:
+def _measured(encoder: Encoder, held_out: dict[str, pa.Array], emit: Emit) -> TokenizerFigures | None:
     if not held_out:
         return None
     emit("measuring on held-out documents …")
-    encoder = Encoder(content, eos=eos)
     used = np.zeros(encoder.vocab_size, np.bool_)
     sources: dict[str, Fertility] = {}
     for name, texts in held_out.items():
@@ -155,4 +156,4 @@ def _measured(content: bytes, eos: str, held_out: dict[str, pa.Array], emit: Emi
         used |= meter.used
         sources[name] = meter.fertility
     about = {"vocab_size": encoder.vocab_size, "eos_token": encoder.eos_token, "bos_token": None}
-    return TokenizerFigures.of(sources, unused=unused_tokens(content, used), **about)
+    return TokenizerFigures.of(sources, unused=unused_tokens(encoder.to_json(), used), **about)

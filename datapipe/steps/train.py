@@ -5,9 +5,12 @@
 The documents that train it, and those held out for validation, are chosen by thresholds on keyed
 hashes of their keys, so neither choice depends on how the input was split."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +32,9 @@ from datapipe.steps.growth import Files, Growth, Reads, StepSize
 from datapipe.steps.kind import LEFT_OUT, Plan, Planning, Step, Task, documents_of, entering, file_checksums
 from datapipe.steps.weighting import BYTES_PER_TOKEN, sample_fractions, shares_of
 from datapipe.storage.root import Root
+
+if TYPE_CHECKING:
+    from datapipe.tokens.encoder import Encoder
 
 ENCODERS = ("fastokens", "tokenizers")  # the libraries whose versions decide ids
 _OF_WORDS = (UNICODE, "pyarrow")  # those that decide which words there are, and their order
@@ -126,7 +132,7 @@ class TrainTask(Task):
 
         metrics, path = TaskMetrics(), f"{folder}/{TOKENIZER}"
         with metrics.timed("train tokenizer", sum(sample.row_bytes for sample in self.samples)):
-            encoder = Encoder(self.content or _train(self, root), eos=self.eos, bos=self.bos)
+            encoder = Encoder(self.content, eos=self.eos, bos=self.bos) if self.content else _train(self, root)
             choice = encoder.proof.choice
             with root.open_output(path) as stream:
                 stream.write(encoder.to_json())
@@ -173,7 +179,7 @@ class TrainTask(Task):
         growth.add(step, 1, *map(Reads.whole, folded), factor=growth.sample_factor)
 
 
-def _train(task: TrainTask, root: Root) -> bytes:
+def _train(task: TrainTask, root: Root) -> Encoder:
     from datapipe.tokens.training import check_training, train_on_words
     from datapipe.tokens.word_counts import WordCounts
 

@@ -44,9 +44,8 @@ class Trained:
     tokenizer: TokenizerFigures | None  # its figures on the held-out documents; None where there are none
 
 
-def train_on_words(words: pa.Table, vocab_size: int, eos: str, pattern: str) -> bytes:
-    """A tokenizer.json, as of `Encoder.to_json()`, trained on words, each once in the columns of
-    `COUNTED`. If few pairs occur twice, it has fewer than `vocab_size` tokens, at least 257."""
+def train_on_words(words: pa.Table, vocab_size: int, eos: str, pattern: str) -> Encoder:
+    """The tokenizer that is trained on words, each once in the columns of `COUNTED`. If few pairs occur twice, it has fewer than `vocab_size` tokens, at least 257."""
     alphabet = byte_alphabet()
     letters = sorted(alphabet)  # in the order of `tokenizers`
     joins = _merges(words, np.array([alphabet[letter] for letter in letters], np.uint8), vocab_size)
@@ -63,7 +62,7 @@ def train_on_words(words: pa.Table, vocab_size: int, eos: str, pattern: str) -> 
     tokenizer.pre_tokenizer = splitter(pattern)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(eos, special=True, normalized=False)])
-    return Encoder(tokenizer.to_str().encode(), eos=eos).to_json()
+    return Encoder(tokenizer.to_str().encode(), eos=eos)
 
 
 def _merges(words: pa.Table, letters: np.ndarray, vocab_size: int) -> np.ndarray:

@@ -62,7 +62,7 @@ def counted(texts: Iterable[pa.Array], pattern: str) -> pa.Table:
 def train_tokenizer(texts: Iterable[pa.Array], vocab_size: int, eos: str = "<|endoftext|>", pattern: str = "gpt2") -> bytes:
     """As `datapipe tokenizer train` and runs train."""
     check_training(vocab_size, eos, pattern)
-    return train_on_words(counted(texts, pattern), vocab_size, eos, pattern)
+    return train_on_words(counted(texts, pattern), vocab_size, eos, pattern).to_json()
 
 
 def config(**tokens: object) -> bytes:

@@ -162,10 +162,8 @@ def _of_source(measured: Measured, steps: list[Step]) -> dict[tuple[str, str], _
     for step in steps:
         for batch in measured.rows("measured", [step]):
             _add_measured(batch, rules, step is steps[-1])
-        for row in (row for batch in measured.rows("borderline", [step]) for row in batch.to_pylist()):
-            outcome, near = "dropped" if row["is_dropped"] else "kept", rules[row["stage"], row["rule"]].nearest
-            entry = (abs(row["value"] - row["threshold"]), row["key"], row["value"], row["threshold"])
-            near[outcome] = heapq.nsmallest(SHOWN_BORDERLINE, [*near[outcome], entry])
+        for batch in measured.rows("borderline", [step]):
+            _add_borderline(batch, rules)
     return rules
 
 
@@ -185,6 +183,17 @@ def _add_measured(batch: pa.RecordBatch, rules: dict[tuple[str, str], _Sums], is
         elif part != "kept" or is_last:
             rows = bins[start:stop].astype(np.int64) + LAST_BIN
             rule.counts[rows, COLUMNS[part] :: 2] += np.column_stack([documents[start:stop], sizes[start:stop]])
+
+
+def _add_borderline(batch: pa.RecordBatch, rules: dict[tuple[str, str], _Sums]) -> None:
+    added: dict[tuple[str, str, str], list[tuple[float, bytes, float, float]]] = {}
+    names = ("stage", "rule", "is_dropped", "key", "value", "threshold")
+    for stage, rule, is_dropped, key, value, threshold in zip(*(batch.column(name).to_pylist() for name in names)):
+        entry = abs(value - threshold), key, value, threshold
+        added.setdefault((stage, rule, "dropped" if is_dropped else "kept"), []).append(entry)
+    for (stage, rule, outcome), entries in added.items():
+        nearest = rules[stage, rule].nearest
+        nearest[outcome] = heapq.nsmallest(SHOWN_BORDERLINE, [*nearest[outcome], *entries])
 
 
 def _bins(counts: np.ndarray) -> tuple[tuple[float, float, int, int], ...]:

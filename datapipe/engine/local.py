@@ -38,6 +38,10 @@ class LocalEngine(Engine):
     def worker_ids(self) -> list[int]:
         return [worker.process.pid for worker in self._workers]
 
+    def start_worker(self) -> None:
+        """Starts a worker before there are tasks: it imports its libraries meanwhile, for half a second."""
+        self._workers.append(WorkerProcess(self.url, _THREADS))
+
     def submit(self, task: Task, attempt: str) -> None:
         self._waiting.append((task, attempt))
         self._hand_out()
@@ -85,8 +89,8 @@ class LocalEngine(Engine):
             if idle is None:
                 if len(self._workers) >= self.num_workers:
                     return
-                idle = WorkerProcess(self.url, _THREADS)
-                self._workers.append(idle)
+                self.start_worker()
+                idle = self._workers[-1]
             idle.give(*self._waiting.popleft())
 
 

@@ -5,8 +5,8 @@ mixture ─▶ request ─▶ lock ─▶ ledger ─▶ driver + engine ─▶ s
 """
 
 import json
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from shlex import quote
 from time import perf_counter
@@ -77,7 +77,10 @@ class RunOptions:
             from datapipe.engine.ray import RayEngine
 
             return RayEngine(root, request, self.address, self.workers)
-        return LocalEngine(root.url, self.workers or usable_cores(), request.mixture.execution)
+        return self.local_engine(root, request.mixture)
+
+    def local_engine(self, root: Root, mixture: Mixture) -> LocalEngine:
+        return LocalEngine(root.url, self.workers or usable_cores(), mixture.execution)
 
 
 @dataclass(slots=True)
@@ -99,6 +102,7 @@ class Run:
     snapshot: Snapshot | None = None
     work: WorkBytes | None = None  # what work/ takes at the end of a run that published a snapshot
     of_snapshot: Sequence[RunWarning] = ()  # the warnings of its publication
+    _early: Engine | None = None  # a local one with a worker, until the driver takes it
 
     @property
     def root(self) -> Root:
@@ -118,12 +122,30 @@ class Run:
         """Runs to the end. Raises UserError or DatapipeError; the next run uses everything committed until then."""
         names = kernels_of_run(self.mixture) if self.options.engine == "local" else []
         try:
-            with Compilation(names, usable_cores(), self._compiled):
+            with Compilation(names, usable_cores(), self._compiled), self._early_worker():
                 return self._run_and_publish()
         except Exception as error:
             if isinstance(error, DatapipeError) or (stopped := stopped_by(error, self.mixture.output)) is None:
                 raise
             raise stopped from error
+
+    @contextmanager
+    def _early_worker(self) -> Iterator[None]:
+        """In a new output all tasks are still to run, so a worker starts while the inputs are listed. The stages are known by
+        now: what they added to `sys.path` reaches the worker."""
+        folder = self.root.local
+        if self.options.engine == "local" and self.make_engine is None and folder is not None and not (folder / WORK).exists():
+            self._early = early = self.options.local_engine(self.root, self.mixture)
+            early.start_worker()
+        try:
+            yield
+        finally:
+            if self._early is not None:
+                self._early.close()
+
+    def _engine(self, request: Request) -> Engine:
+        early, self._early = self._early, None
+        return early or (self.make_engine or self.options.start_engine)(self.root, request)
 
     def _compiled(self, name: str, number: int, count: int) -> None:
         self.show(f"  compiled kernel {number} of {count}, once for this machine: {name}")
@@ -186,7 +208,7 @@ class Run:
                 if not request.trusts_records and (offered := offer(request, driver.ledger.look_up_any_version, plan)):
                     self.show(str(offered))
                 self._check_disk(request, plan)
-                with closing((self.make_engine or self.options.start_engine)(self.root, request)) as engine:
+                with closing(self._engine(request)) as engine:
                     plan = driver.run(engine)
         except BaseException as error:
             if isinstance(error, DatapipeError):  # attempts that were under way left files, which may fill the disk

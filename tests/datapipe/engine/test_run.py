@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from datapipe.config import Mixture, load_mixture
+from datapipe.engine import run as run_module
 from datapipe.engine.history import add_node_hours, node_hours, read_history, read_mixture, was_whole
 from datapipe.engine.kernels_used import kernels_of_run
-from datapipe.engine.run import planned
+from datapipe.engine.prepare import prepare
+from datapipe.engine.run import Run, RunOptions, planned
 from datapipe.errors import DatapipeError, UserError
 from datapipe.kernels import kernels_named
 from datapipe.loader.source import KERNELS
@@ -23,6 +27,7 @@ from datapipe.snapshots.verify import verify_snapshot
 from datapipe.storage.lock import exclusive
 from datapipe.storage.root import Root
 from tests.support import corpora, runs
+from tests.support.cli_processes import children
 from tests.support.ledger_files import stored_records
 
 pytestmark = pytest.mark.medium
@@ -54,6 +59,26 @@ def test_run_writes_a_snapshot_that_verifies_and_leaves_no_other_file(finished):
     outputs = [output for record in finished.watcher.records for files in record.outputs.values() for output in files]
     assert all(output.rows for output in outputs)
     assert [path for path, _ in root.list_files("work/attempts")] == sorted(output.path for output in outputs)
+
+
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_run_into_a_new_output_starts_a_worker_before_the_inputs_are_listed_and_ends_it(tmp_path, monkeypatch, is_complete):
+    mixture = load_mixture(_of_web(tmp_path, [{"text": "some words"}]))
+    seen: list[set[int]] = []
+
+    def prepared(*arguments, **options):
+        seen.append({*children(os.getpid())} - before)
+        if not is_complete:
+            raise UserError("no input")
+        return prepare(*arguments, **options)
+
+    monkeypatch.setattr(run_module, "prepare", prepared)
+    for _ in range(2):
+        before = {*children(os.getpid())}
+        with nullcontext() if is_complete else pytest.raises(UserError, match="no input"):
+            Run(mixture, runs.Watcher(), RunOptions(workers=1)).execute()
+        assert {*children(os.getpid())} == before
+    assert [len(each) for each in seen] == [1, 0 if is_complete else 1]
 
 
 def test_run_documents_are_in_one_split_and_named_by_files_parquet(finished):

@@ -66,6 +66,8 @@ _ATTRIBUTE = re.compile(rb"([^\s=>/\"'][^\s=>/]*)(?:\s*=\s*(?:\"([^\"]*)\"|'([^'
 _CHARSET = re.compile(rb"charset\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s;\"']+))")
 _XML = re.compile(rb"<\?xml[^>]*?\sencoding\s*=\s*[\"']([^\"'>]*)[\"']")
 _NOT_ASCII = re.compile(rb"[\x80-\xff]")
+_LONG = re.compile(rb"[\x80-\xff]+[\x00-\x7f]{0,4}")
+"""Characters of more than one byte, with the ASCII that could belong to them."""
 
 Detector = Callable[[bytes], str]  # the label of the charset that some bytes probably have
 
@@ -181,8 +183,9 @@ def _codec_by(detect: Detector, part: bytes) -> str:
     answer = _codec_of_answer(detect(part))
     if answer in (*_OF_EAST_ASIA, "cp874") and "\ufffd" not in _loosely(part, answer, "replace"):
         return answer
-    for num_bad, codec in sorted((_num_bad(part, codec), codec) for codec in _OF_EAST_ASIA):
-        if num_bad < len(part):
+    long = b"".join(_LONG.findall(part))
+    for num_bad, codec in sorted((_num_bad(long, codec), codec) for codec in _OF_EAST_ASIA):
+        if num_bad < len(long):
             sound = _loosely(part, codec, "ignore").encode(codec, "ignore")
             if sound != part and _codec_of_answer(detect(sound)) == codec:
                 return codec
@@ -231,11 +234,17 @@ _OF_UCHARDET = {
 """Answers of chardetng and uchardet of which uchardet's holds. Where they differ so, on pages of one to thirty sentences in 40
 languages (November 2026), uchardet is right on 95 and chardetng on 21: Hungarian, Latvian and Icelandic, most of all."""
 
+_OF_EUROPE = {answer for answer, _ in _OF_UCHARDET}
+
 
 def by_both(beginning: bytes) -> str:
     """The answer of chardetng; of uchardet where they differ about Western and Eastern Europe."""
-    answer, other = by_chardetng(beginning), by_resiliparse(beginning)
-    return other if (_codec_of_answer(answer), _codec_of_answer(other)) in _OF_UCHARDET and other.lower() != "utf-8" else answer
+    answer = by_chardetng(beginning)
+    codec = _codec_of_answer(answer)
+    if codec not in _OF_EUROPE:
+        return answer
+    other = by_resiliparse(beginning)
+    return other if (codec, _codec_of_answer(other)) in _OF_UCHARDET and other.lower() != "utf-8" else answer
 
 
 def by_resiliparse(beginning: bytes) -> str:

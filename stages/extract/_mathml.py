@@ -57,8 +57,8 @@ def latex_of(element: Any, depth: int = 0) -> str:
     if name == "mtable":
         return _table(element, depth)
     if name == "mmultiscripts":
-        return _multiscripts(_children(element), depth)
-    parts = [latex_of(child, depth + 1) for child in _children(element)]
+        return _multiscripts(element.children.values(), depth)
+    parts = [latex_of(child, depth + 1) for child in element.children.values()]
     if name == "semantics":
         return parts[0] if parts else ""
     if name == "mfenced":
@@ -80,7 +80,7 @@ def stray_text(math: Any) -> str:
         if node.tag == "#text":
             texts.append(node.value)
         elif node is math or _name(node) not in (*_TOKENS, *_UNSEEN):
-            nodes += node.child_nodes[::-1]
+            nodes += node.child_nodes.values()[::-1]
     return " ".join(" ".join(texts).split())
 
 
@@ -95,10 +95,6 @@ def joined(parts: list[str]) -> str:
 
 def _name(element: Any) -> str:
     return element.tag.rpartition(":")[2]  # XHTML has `m:math`
-
-
-def _children(element: Any) -> list[Any]:
-    return [node for node in element.child_nodes if not node.tag.startswith("#")]
 
 
 def _token(name: str, text: str, variant: str) -> str:
@@ -176,8 +172,8 @@ def _pairs_of_scripts(base: str, scripts: list[str]) -> str:
 
 
 def _table(element: Any, depth: int) -> str:
-    rows = [row for row in _children(element) if _name(row) in ("mtr", "mlabeledtr")]
-    lines = [" & ".join(latex_of(cell, depth + 2) for cell in _children(row)) for row in rows]
+    rows = [row for row in element.children.values() if _name(row) in ("mtr", "mlabeledtr")]
+    lines = [" & ".join(latex_of(cell, depth + 2) for cell in row.children.values()) for row in rows]
     return r"\begin{matrix} " + r" \\ ".join(lines) + r" \end{matrix}"
 
 

@@ -23,6 +23,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -328,14 +329,14 @@ _AVERAGE = 5
 """The least characters of a word between spaces, on average: a page of digits has fewer words than numbers."""
 
 
+@lru_cache(maxsize=8)  # a page that is tried again asks up to ten times for two texts
 def num_words(text: str) -> int:
     """The words between spaces, of at least five characters on average, and those of scripts that write none."""
     if text.isascii():
         return min(len(text.split()), len(text) // _AVERAGE)
     characters = np.frombuffer(text.encode("utf-32-le", "replace"), np.uint32)
-    unspaced = words = 0
-    if characters.max() >= _UNSPACED[0][0]:
-        for start, stop, size in _UNSPACED:
-            num_here = int(np.count_nonzero((characters >= start) & (characters < stop)))
-            unspaced, words = unspaced + num_here, words + num_here // size
+    characters, unspaced, words = characters[characters >= _UNSPACED[0][0]], 0, 0
+    for start, stop, size in _UNSPACED if len(characters) else ():
+        num_here = int(np.count_nonzero((characters >= start) & (characters < stop)))
+        unspaced, words = unspaced + num_here, words + num_here // size
     return words + min(len(text.split()), (len(text) - unspaced) // _AVERAGE)

@@ -1,18 +1,22 @@
 """One page after the other: measured, decoded, parsed, or read without a parser."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from html import unescape
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, Field
 
+from datapipe.kernels.arrays import BLOCK_BYTES
+from datapipe.kernels.html.mentions import count_mentions
 from datapipe.kernels.html.tags import measure_tags, strip_tags
 from stages.extract._charsets import DETECTORS, UTF_16, Decoded, decode_page
 from stages.extract._engines import LEAST_SHARE, TRIED, Engine, Page
 from stages.extract._formulas import has_formulas, write_latex
 from stages.extract._marks import Marks, marks_of
+
+Values = TypeVar("Values")
 
 EMPTY, BYTES, ATTRIBUTES, COST, DEPTH, GAVE_UP, NO_TEXT, LITTLE = range(8)
 """The rules of `extract.html`, in their order."""
@@ -35,14 +39,17 @@ _TIDIED = (
 """Replacements in a text without tags, in turn. Single spaces, which are most, match nothing."""
 
 
-class Measures(NamedTuple):
-    """Measures of pages before they are parsed, (num_docs,) int64 each: size, the most attributes
-    of one tag, the sum of `tags.cost_of`, the depth of nested elements, at most the limit."""
+class Measures(NamedTuple, Generic[Values]):
+    """Measures of pages before they are parsed, (num_docs,) int64 each, or those of one page: size, the most attributes of one
+    tag, the sum of `tags.cost_of`, the depth of nested elements, at most the limit; how often they mention what has marks."""
 
-    num_bytes: np.ndarray
-    attributes: np.ndarray
-    costs: np.ndarray
-    depths: np.ndarray
+    num_bytes: Values
+    attributes: Values
+    costs: Values
+    depths: Values
+    formulas: Values
+    licenses: Values
+    robots: Values
 
 
 class Read(NamedTuple):
@@ -78,12 +85,18 @@ class PageOptions(BaseModel):
     )
 
 
-def measured(offsets: np.ndarray, data: np.ndarray, max_depth: int) -> Measures:
+def measured(offsets: np.ndarray, data: np.ndarray, max_depth: int) -> Measures[np.ndarray]:
     """The measures of pages in charsets that have ASCII's bytes for ASCII alone."""
     num_bytes = np.diff(offsets)
-    depths, attributes, costs = (np.zeros(len(num_bytes), np.int64) for _ in range(3))
+    depths, attributes, costs, formulas, licenses, robots = np.zeros((6, len(num_bytes)), np.int64)
     measure_tags(offsets, data, np.empty(max_depth + 1, np.uint64), depths, attributes, costs)
-    return Measures(num_bytes, attributes, costs, depths)
+    count_mentions(offsets, data, np.empty(BLOCK_BYTES + 8, np.uint8), formulas, licenses, robots)
+    return Measures(num_bytes, attributes, costs, depths, formulas, licenses, robots)
+
+
+def each_measured(measures: Measures[np.ndarray]) -> Iterator[Measures[int]]:
+    """The measures of every page in turn."""
+    return map(Measures._make, zip(*(measure.tolist() for measure in measures)))
 
 
 class PageReader:
@@ -95,12 +108,12 @@ class PageReader:
         self._detect = DETECTORS[options.detector]
         self._too_deep = ">".join("*" * (options.max_depth + 1))
 
-    def read(self, raw: np.ndarray, header: str, measures: Sequence[int]) -> Read:
+    def read(self, raw: np.ndarray, header: str, measures: Measures[int]) -> Read:
         """The text of a page, or the rule that drops it. `header`: the charset of the HTTP header, "" for none."""
         if not _NOT_BLANK.search(raw.data):
             return Read(rule=EMPTY, value=len(raw))
-        if measures[0] > self.options.max_bytes and self.options.beyond == "drop":
-            return Read(rule=BYTES, value=measures[0])
+        if measures.num_bytes > self.options.max_bytes and self.options.beyond == "drop":
+            return Read(rule=BYTES, value=measures.num_bytes)
         page = raw.tobytes()
         decoded = decode_page(page, header, self._detect)
         if decoded.codec in UTF_16 or decoded.codec.startswith("iso2022"):  # its bytes are not those of ASCII
@@ -109,15 +122,15 @@ class PageReader:
         if rule >= 0:
             return self._without_parser(decoded, rule, value)
         tree = self._parse(decoded.text)
-        if _DEPTH_RATIO * measures[3] + _IMPLIED > self.options.max_depth and tree.document.query_selector(self._too_deep):
-            return self._without_parser(decoded, DEPTH, max(measures[3], self.options.max_depth + 1))
+        if _DEPTH_RATIO * measures.depths + _IMPLIED > self.options.max_depth and tree.document.query_selector(self._too_deep):
+            return self._without_parser(decoded, DEPTH, max(measures.depths, self.options.max_depth + 1))
         return self._parsed(decoded, tree, measures)
 
-    def _measured_again(self, text: str) -> Sequence[int]:
+    def _measured_again(self, text: str) -> Measures[int]:
         data = np.frombuffer(text.encode(), np.uint8)
-        return [int(measure[0]) for measure in measured(np.array([0, len(data)]), data, self.options.max_depth)]
+        return next(each_measured(measured(np.array([0, len(data)]), data, self.options.max_depth)))
 
-    def _beyond(self, measures: Sequence[int]) -> tuple[int, int]:
+    def _beyond(self, measures: Measures[int]) -> tuple[int, int]:
         limits = (self.options.max_bytes, self.options.max_attributes, self.options.max_cost)
         for rule, value, limit in zip((BYTES, ATTRIBUTES, COST), measures, limits):
             if value > limit:
@@ -130,13 +143,16 @@ class PageReader:
         text = plain_text(decoded.text)
         return Read(text, counted=_counted(decoded)) if text else Read(rule=NO_TEXT, value=value)
 
-    def _parsed(self, decoded: Decoded, tree: Any, measures: Sequence[int]) -> Read:
+    def _parsed(self, decoded: Decoded, tree: Any, measures: Measures[int]) -> Read:
         html = decoded.text
-        if has_formulas(html) and write_latex(tree):
+        if measures.formulas and has_formulas(html) and write_latex(tree):
             html = tree.document.html
-        marks = marks_of(tree)  # before an engine changes the tree
+        marks = marks_of(tree, measures.licenses, measures.robots)  # before an engine changes the tree
         shown = tree.body.inner_text if tree.body is not None else ""
-        main_text, num_bytes = self.engine.find(Page(html=html, tree=tree, shown=shown, cost=measures[2])), measures[0]
+        main_text, num_bytes = (
+            self.engine.find(Page(html=html, tree=tree, shown=shown, cost=measures.costs)),
+            measures.num_bytes,
+        )
         if main_text.text is None and shown.strip():
             return Read(rule=GAVE_UP, value=num_bytes)
         text, tried = (main_text.text or "").strip(), tuple(name for name in main_text.counted if name in TRIED)

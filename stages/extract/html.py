@@ -23,6 +23,7 @@ the source keeps it, is the one of the HTTP header.
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -77,13 +78,11 @@ class Html(_pages.PageOptions, EngineOptions, Filter):
         headers: list[str | None] = [None] * batch.num_docs
         if "charset" in batch.record.schema.names:
             headers = batch.record.column("charset").cast(pa.large_string()).to_pylist()
-        read = [
-            reader.read(data[start:stop], headers[row] or "", [int(measure[row]) for measure in measures])
-            for row, (start, stop) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist()))
-        ]
+        spans, each = pairwise(offsets.tolist()), _pages.each_measured(measures)
+        read = [reader.read(data[start:stop], header or "", own) for (start, stop), header, own in zip(spans, headers, each)]
         return self._result(read, measures)
 
-    def _result(self, read: list[_pages.Read], measures: _pages.Measures) -> FilterResult:
+    def _result(self, read: list[_pages.Read], measures: _pages.Measures[np.ndarray]) -> FilterResult:
         num_docs, rule = len(read), np.array([page.rule for page in read], np.int16)
         value = np.array([page.value for page in read], np.float64)
         limits = (_pages.BYTES, _pages.ATTRIBUTES, _pages.COST, _pages.DEPTH)

@@ -162,3 +162,21 @@ def plain(page: bytes) -> bytes:
             out.append(page[at])
             at += 1
     return bytes(out)
+
+
+_REFERENCE = re.compile(rb"&#(?:[xX]([0-9a-fA-F]+)|([0-9]+))")
+_IN_TAG = re.compile(rb"(?:(?<=data-)|(?<=mwe-))math|math/tex")
+_TAG = re.compile(rb"(?:(?<=<)|(?<=<m:)|(?<=<mml:))math(?=[\t\n\f\r />])")
+_TOKEN = rb"(?<![be-z])%b(?=[\t\n\f\r \"'>&]|\Z)"
+_LATEX, _LICENSE = re.compile(_TOKEN % b"latex"), re.compile(_TOKEN % b"license")
+
+
+def mentions(page: bytes, many: int) -> tuple[int, int, int]:
+    """What a page mentions of formulas, licences and directives for robots; `many` of each where something may hide."""
+    codes = [int(found[1], 16) if found[1] else int(found[2]) for found in _REFERENCE.finditer(page)]
+    if b"\0" in page or any(code < 128 and chr(code).isalpha() for code in codes):
+        return many, many, many
+    page = page.lower()
+    formulas, licenses = (len(each.findall(page)) for each in (_LATEX, _LICENSE))
+    formulas += len(_IN_TAG.findall(page)) + len(_TAG.findall(page))
+    return formulas, licenses + page.count(b"vecommon"), page.count(b"robots")

@@ -199,6 +199,26 @@ def test_html_license_is_named() -> None:
     assert dict(zip(LICENSES, _processed(pages).columns["license"].to_pylist())) == LICENSES
 
 
+@pytest.mark.parametrize("hidden", ["&#%d;", "&#%d", "&#x%x;", "&#X%X;", "\0%c"])
+def test_html_marks_are_found_where_a_letter_of_their_names_is_written_otherwise(hidden: str) -> None:
+    license, robots, tex = (f"{hidden % ord(word[0])}{word[1:]}" for word in ("license", "robots", "math/tex"))
+    marked = (
+        f'<p>Math: <script type="{tex}">x_1</script></p><a rel={license} href=/terms>t</a><meta name={robots} content=noai>'
+    )
+    columns = _processed([article(PARAGRAPHS + marked).encode()]).columns
+    assert columns["license"].to_pylist() == ["/terms"]
+    assert columns["robots"].to_pylist() == ["noai"]
+    assert "Math: $x_1$" in columns["text"][0].as_py()
+
+
+def test_html_directives_for_robots_are_found_in_head_and_body() -> None:
+    mark, other = "<meta name=robots content=%s>", "<meta name=description content=robots>"
+    heads = ["", mark % "a", mark % "robots", other, mark % "a" + other]
+    pages = [article(PARAGRAPH + body, head).encode() for head in heads for body in ("", mark % "b", "<p>robots</p>")]
+    found = [None, "b", None, "a", "a, b", "a", "robots", "robots, b", "robots", None, "b", None, "a", "a, b", "a"]
+    assert _processed(pages).columns["robots"].to_pylist() == found
+
+
 # ------------------------------------------------------------------------------------------------ order, batches, engines
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from datapipe.kernels import distributions as kernels
-from datapipe.kernels.html import tags
+from datapipe.kernels.arrays import BLOCK_BYTES
+from datapipe.kernels.html import mentions, tags
 from datapipe.kernels.read import delimited, json_values
 from datapipe.kernels.read.delimited import Signs
 from tests.oracles import filters as filters_oracle
@@ -106,6 +107,26 @@ def measure_tags(case: Case, as_pages: bool) -> Steps:
     case = _pages(case) if as_pages else case
     yield [case.offsets, case.data, np.zeros(40, np.uint64)], room(len(case.texts), *[np.int64] * 3)
     yield None, columns((html_oracle.measures(page, 40) for page in case.texts), 3)
+
+
+_MENTIONS = rb"""
+    <math> <M:Math <mml:math/ math <maths> x<math math/TeX data-mathml mwe-math latex 'LaTeX' translateX( &#x20LATEX license
+    "License" sublicense> creativecommons robots ROBOTS
+""".split()
+_HIDING = b"&#109; &#x6D &#8217; &#x61; &#; &# a\0b".split()
+
+
+@row(mentions.count_mentions)
+def count_mentions(case: Case) -> Steps:
+    """Words in texts, also at the cut points of blocks, and what may hide some in one page of five."""
+    words = [_MENTIONS + ([] if number % 5 else _HIDING) for number in range(len(case.texts))]
+    texts = [b" ".join(case.generator.choice(some, 6)) + text for some, text in zip(words, case.texts)]
+    word = b"<math> "
+    texts += [b"x" * (BLOCK_BYTES - before) + word + text for before in range(len(word) + 1) for text in case.texts[:2]]
+    case = case.having(iter(texts), b"#", b"")
+    outputs = room(len(case.texts), *[np.int64] * 3)
+    yield [case.offsets, case.data, np.zeros(BLOCK_BYTES + 8, np.uint8)], outputs
+    yield None, columns((html_oracle.mentions(page, mentions.MANY) for page in case.texts), 3)
 
 
 @row(tags.strip_tags, False)

@@ -165,7 +165,7 @@ def plain(page: bytes) -> bytes:
 
 
 _REFERENCE = re.compile(rb"&#(?:[xX]([0-9a-fA-F]+)|([0-9]+))")
-_IN_TAG = re.compile(rb"(?:(?<=data-)|(?<=mwe-))math|math/tex")
+_IN_TAG = re.compile(rb"(?:(?<=data-)|(?<=mwe-))math|math/tex|math&")
 _TAG = re.compile(rb"(?:(?<=<)|(?<=<m:)|(?<=<mml:))math(?=[\t\n\f\r />])")
 _TOKEN = rb"(?<![be-z])%b(?=[\t\n\f\r \"'>&]|\Z)"
 _LATEX, _LICENSE = re.compile(_TOKEN % b"latex"), re.compile(_TOKEN % b"license")
@@ -174,7 +174,7 @@ _LATEX, _LICENSE = re.compile(_TOKEN % b"latex"), re.compile(_TOKEN % b"license"
 def mentions(page: bytes, many: int) -> tuple[int, int, int]:
     """What a page mentions of formulas, licences and directives for robots; `many` of each where something may hide."""
     codes = [int(found[1], 16) if found[1] else int(found[2]) for found in _REFERENCE.finditer(page)]
-    if b"\0" in page or any(code < 128 and chr(code).isalpha() for code in codes):
+    if b"\0" in page or any(code < 128 and (chr(code).isalpha() or chr(code) in "-/") for code in codes):
         return many, many, many
     page = page.lower()
     formulas, licenses = (len(each.findall(page)) for each in (_LATEX, _LICENSE))

@@ -1,7 +1,7 @@
 """How often web pages mention what formulas, licences and directives for robots need: a page without is not searched for them.
 
 A search of the tree of a page for such elements takes a tenth of the time that its text takes, and few pages have any. Words
-of scripts and comments are counted as well, letters of any case. A word may hide behind a reference to one of its letters
+of scripts and comments are counted as well, letters of any case. A word may hide behind a reference to one of its characters
 (`&#109;ath`) or around a NUL, which is left out of a page: pages with one mention everything many times.
 """
 
@@ -86,7 +86,10 @@ def _is_formula(data, start, i, stop):
         return False
     if _is_word(data, i, stop, _TEX, 8) or _is_after(data, start, i, _DATA, 5) or _is_after(data, start, i, _WIKIPEDIA, 4):
         return True
-    ends = i + 4 < stop and (is_space(data[i + 4]) or data[i + 4] == _GT or data[i + 4] == _SLASH)
+    after = data[i + 4] if i + 4 < stop else np.uint8(0)
+    if after == _AMPERSAND:  # `math&sol;tex`
+        return True
+    ends = is_space(after) or after == _GT or after == _SLASH
     is_tag = _is_after(data, start, i, _TAG, 1) or _is_after(data, start, i, _M_TAG, 3)
     return ends and (is_tag or _is_after(data, start, i, _MML_TAG, 5))
 
@@ -99,7 +102,7 @@ def _is_license(data, start, i, stop):
 
 @inline
 def _may_hide(data, i, stop):
-    """Whether a NUL or a reference to a letter of ASCII is at `i`."""
+    """Whether a NUL or a reference to a letter of ASCII, `-` or `/` is at `i`."""
     if data[i] == 0:
         return True
     if data[i] != _AMPERSAND or i + 2 >= stop or data[i + 1] != _HASH:
@@ -113,7 +116,7 @@ def _may_hide(data, i, stop):
         if byte < 0x30 or 0x39 < byte < 0x61 or digit >= base:
             break
         code, i = code * base + digit, i + 1
-    return 0x61 <= code | 0x20 <= 0x7A
+    return 0x61 <= code | 0x20 <= 0x7A or code == 0x2D or code == _SLASH
 
 
 @kernel

@@ -211,6 +211,12 @@ def test_html_marks_are_found_where_a_letter_of_their_names_is_written_otherwise
     assert "Math: $x_1$" in columns["text"][0].as_py()
 
 
+@pytest.mark.parametrize("sign", ["/", "&#47;", "&#x2F", "&sol;"])
+def test_html_formulas_are_found_by_a_type_with_a_reference(sign: str) -> None:
+    [text] = _texts([article(f'{PARAGRAPHS}<p>So <script type="math{sign}tex">x_1</script></p>').encode()])
+    assert "So $x_1$" in text
+
+
 def test_html_directives_for_robots_are_found_in_head_and_body() -> None:
     mark, other = "<meta name=robots content=%s>", "<meta name=description content=robots>"
     heads = ["", mark % "a", mark % "robots", other, mark % "a" + other]

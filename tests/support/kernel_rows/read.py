@@ -110,10 +110,10 @@ def measure_tags(case: Case, as_pages: bool) -> Steps:
 
 
 _MENTIONS = rb"""
-    <math> <M:Math <mml:math/ math <maths> x<math math/TeX data-mathml mwe-math latex 'LaTeX' translateX( &#x20LATEX license
+    <math> <M:Math <mml:math/ math <maths> x<math math/TeX math&sol; data-mathml mwe-math latex 'LaTeX' translateX( &#x20LATEX license
     "License" sublicense> creativecommons robots ROBOTS
 """.split()
-_HIDING = b"&#109; &#x6D &#8217; &#x61; &#; &# a\0b".split()
+_HIDING = b"&#109; &#45; &#x2F; &#x6D &#8217; &#x61; &#; &# a\0b".split()
 
 
 @row(mentions.count_mentions)

@@ -102,7 +102,8 @@ class Run:
     snapshot: Snapshot | None = None
     work: WorkBytes | None = None  # what work/ takes at the end of a run that published a snapshot
     of_snapshot: Sequence[RunWarning] = ()  # the warnings of its publication
-    _early: Engine | None = None  # a local one with a worker, until the driver takes it
+    # a local one with a worker, until the driver takes it
+    _early: LocalEngine | None = field(default=None, init=False, repr=False)
 
     @property
     def root(self) -> Root:
@@ -135,9 +136,10 @@ class Run:
         now: what they added to `sys.path` reaches the worker."""
         folder = self.root.local
         if self.options.engine == "local" and self.make_engine is None and folder is not None and not (folder / WORK).exists():
-            self._early = early = self.options.local_engine(self.root, self.mixture)
-            early.start_worker()
+            self._early = self.options.local_engine(self.root, self.mixture)
         try:
+            if self._early is not None:
+                self._early.start_worker()
             yield
         finally:
             if self._early is not None:

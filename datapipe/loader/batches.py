@@ -70,7 +70,7 @@ class BatchBuilder:
 
     def build_many(self, steps: Sequence[int], ahead: RowsAhead | None = None) -> list[Batch]:
         """The batches of this rank at `steps`: disjoint views of the same arrays, so each keeps the memory of all."""
-        rows = rows_of(self.batch_order, self.mesh, steps) if ahead is None else ahead.at(steps)
+        rows = rows_of(self.batch_order, self.mesh, steps) if ahead is None else ahead.rows_of(steps)
         borders = rows.borders
         addresses, read = self._read(rows.samples, rows.addresses, self._columns)
         hidden = self._hide(steps, borders, read)

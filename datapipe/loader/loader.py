@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from datapipe.loader.remote.source import ServiceSource
 
 LEAST_PREFETCH, MOST_PREFETCH, PREFETCH_BYTES, FETCHED_BYTES = 4, 32, 6 << 20, 8 << 20
-"""The default number of batches built ahead: as many as fit into PREFETCH_BYTES, or into FETCHED_BYTES where building waits for
-a store, between the two limits. Batches that take 8 MB together stay in the processor's cache: 16 rows of 2,048 ids and
-labels are written in 23 µs, and in 49 where they take 12 MB (EPYC, 2026-11-30)."""
+"""The default number of batches built ahead: as many as fit into PREFETCH_BYTES, or into FETCHED_BYTES where building waits
+for a store or a service, between the two limits. Batches that take 8 MB together stay in the processor's cache: 16 rows of
+2,048 ids and labels are written in 23 µs, and in 49 where they take 12 MB (EPYC, 2026-11-30)."""
 
 
 class Loader:
@@ -71,7 +71,7 @@ class Loader:
         per_token = [field for field in options.fields if field in PER_TOKEN]
         num_tokens = self.mesh.num_rows(options.num_rows) * self.snapshot.sequence_length
         batch_bytes = num_tokens * options.itemsize * len(per_token)
-        most_bytes = PREFETCH_BYTES if self._source.num_threads == 1 else FETCHED_BYTES
+        most_bytes = FETCHED_BYTES if self._source.waits_for_network else PREFETCH_BYTES
         planned = max(LEAST_PREFETCH, min(MOST_PREFETCH, most_bytes // max(1, batch_bytes)))
         self._prefetch = planned if options.prefetch is None else options.prefetch
         self.clock = StepClock(per_token[0] if per_token else None)

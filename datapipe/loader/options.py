@@ -135,7 +135,8 @@ class LoaderOptions(BaseModel, frozen=True, strict=True, extra="forbid"):
     cache_bytes: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
     # of that cache, which ranks and runs of a machine share; $XDG_CACHE_HOME/datapipe/shards by default
     cache_folder: str | Path | None = None
-    # batches built ahead; 0 builds in the caller. By default as many as fit into 8 MiB, between 4 and 32.
+    # batches built ahead; 0 builds in the caller. By default 4 to 32: as many as fit into 6 MiB, or into 8 MiB from a
+    # service or a store
     prefetch: Annotated[int, Field(ge=0, le=1 << 16)] | None = None
 
     @model_validator(mode="after")

@@ -5,10 +5,11 @@
                   third chunk, four steps           …                     several threads build several chunks
 
 The first chunk has one step, so the first batch is not delayed. Chunks then grow to `CHUNK_BYTES`
-or half of the depth, so that one is used while the next is built. The next is requested with the first
-batch of a chunk, when the caller drops the chunk before: so two take memory, not three, and stay in the
-processor's cache. A chunk is handed over by one lock: 3 us a batch that is ready, and 30 us a chunk where
-both threads take turns on one core.
+or half of the depth, so that one is used while the next is built. From local files (`requests_late`)
+the next is requested with the first batch of a chunk, when the caller drops the chunk before: so two take
+memory, not three, and stay in the processor's cache; fewer are ready for a step that takes long. A chunk
+is handed over by one lock: 3 us a batch that is ready, and 30 us a chunk where both threads take turns on
+one core.
 
 Threads refer to the work queue and not to the owner. An owner without references is collected,
 which stops the threads; so does the end of the interpreter.
@@ -69,7 +70,7 @@ class Prefetcher:
 
     Args: depth: the most batches that are requested and not taken. successor: the step after a
         step; None at the end. num_threads: 1 where building is computation; up to `depth` where
-        building waits for an object store. interrupt: called with True before threads are stopped,
+        building waits for an object store. requests_late: see above. interrupt: called with True before threads are stopped,
         so that a building that waits ends, and with False afterwards.
     """
 
@@ -80,11 +81,13 @@ class Prefetcher:
         *,
         successor: Successor,
         num_threads: int = 1,
+        requests_late: bool = False,
         interrupt: Callable[[bool], None] = lambda is_stopped: None,
     ) -> None:
         self._build_many = build_many
         self._interrupt = interrupt
         self._depth = depth
+        self._requests_late = requests_late
         self._successor = successor
         self._num_threads = min(depth, num_threads, MAX_THREADS)
         self._most_steps = 2  # of a chunk, until the size of a batch is known
@@ -132,11 +135,13 @@ class Prefetcher:
         counts.bytes += chunk.batch_bytes[index]
         self._num_ahead -= 1
         self._next_index = index + 1
-        if index == 0:
+        if index == 0 and self._requests_late:
             self._request()  # a thread builds while the caller uses this chunk
         if self._next_index == len(chunk.steps):
             self._chunks.popleft()
             self._next_index = 0
+            if not self._requests_late:
+                self._request(self._successor(step))
         return batch
 
     def close(self) -> None:

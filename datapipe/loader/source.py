@@ -44,7 +44,8 @@ class FileSource:
         self._root, length = output_of(Root(output))
         options = options if length is None else options.model_copy(update={"sequence_length": length})
         self.output, self._options = output, options
-        self.num_threads = 1 if self._root.local is not None else MAX_THREADS
+        self.waits_for_network = self._root.local is None
+        self.num_threads = MAX_THREADS if self.waits_for_network else 1
         self.snapshot = read_tokens(self._root, options.snapshot, options.sequence_length)
         options.own_mesh.check(self.snapshot.sequence_length)
         self._fresh = plan_run(self._root, self.snapshot, options)
@@ -69,7 +70,8 @@ class FileSource:
                 read_ahead.announce(builder.batch_order, steps[0])
             return builder.build_many(steps, rows_ahead)
 
-        return Prefetcher(build_many, depth, successor=successor, num_threads=self.num_threads)
+        late = not self.waits_for_network
+        return Prefetcher(build_many, depth, successor=successor, num_threads=self.num_threads, requests_late=late)
 
     def resume(self, saved: LoaderState, lineage: Lineage, *, is_exact: bool = False) -> None:
         """Continues a saved run with the options of this source. Raises SnapshotError for a state of another order."""

@@ -7,6 +7,7 @@ Of a batch that is built alone, without its copies, the arithmetic of its own ro
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -61,7 +62,7 @@ class RowsAhead:
         self._most_steps = min(STEPS_AHEAD, ROWS_AHEAD // max(1, rows_per_step))
         self._known: tuple[StepRows | None, dict[int, int]] = (None, {})  # replaced, never changed
 
-    def at(self, steps: Sequence[int]) -> StepRows:
+    def rows_of(self, steps: Sequence[int]) -> StepRows:
         rows, index_of = self._known
         start = index_of.get(steps[0], -1)
         if rows is not None and start >= 0 and rows.steps[start : start + len(steps)] == list(steps):
@@ -75,7 +76,6 @@ class RowsAhead:
         while step is not None and len(wanted) < self._most_steps:
             wanted.append(step)
             step = self._successor(step)
-        try:
+        with suppress(SnapshotError):  # of a later step, perhaps
             return self._find(wanted)
-        except SnapshotError:  # of a later step, perhaps
-            return self._find(steps)
+        return self._find(steps)

@@ -211,7 +211,7 @@ def _record_batch(file: Any, number: int) -> tuple[pa.RecordBatch, bytes]:
 
 
 _PAGE = mmap.PAGESIZE
-_MAP_FIXED, _SA_SIGINFO, _MADV_HUGEPAGE, _ADDRESS_OFFSET = 0x10, 4, 14, 16
+_MAP_FIXED, _SA_SIGINFO, _ADDRESS_OFFSET = 0x10, 4, 16
 """Of Linux; and where `si_addr` is in a siginfo_t of 64 bits."""
 
 
@@ -224,8 +224,6 @@ class Mapping:
         _MAPPINGS[id(self)] = self
         if _IS_SUPPORTED:
             _install()
-            # so that Linux reads what it has not cached yet into large pages (`storage/large_pages.py`), if it can
-            _LIBC.madvise(self.start, whole.size, _MADV_HUGEPAGE)
 
     @property
     def is_cut(self) -> bool:
@@ -250,7 +248,6 @@ class _Action(ctypes.Structure):
 
 _LIBC = ctypes.CDLL(None)
 _LIBC.mmap.restype = ctypes.c_void_p
-_LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
 
 

@@ -29,8 +29,8 @@ class LargePageFile:
             view = view[room:]
             if len(self._pending) < LARGE_PAGE_BYTES:
                 return
-            self._write_all(memoryview(self._pending))
-            self._pending = bytearray()
+            pending, self._pending = self._pending, bytearray()  # after an error nothing is written twice
+            self._write_all(memoryview(pending))
         whole = len(view) - len(view) % LARGE_PAGE_BYTES
         self._write_all(view[:whole])
         self._pending += view[whole:]
@@ -44,8 +44,9 @@ class LargePageFile:
 
     def close(self) -> None:
         if not self._file.closed:
+            pending, self._pending = self._pending, bytearray()
             with self._file:
-                self._write_all(memoryview(self._pending))
+                self._write_all(memoryview(pending))
 
     def _write_all(self, view: memoryview) -> None:
         while len(view):

@@ -5,7 +5,7 @@
 Which of the two encodes is proved once for each tokenizer (`proof.py`). The encoder adds no special token and encodes the
 spelling of a special token as text: data cannot end a document. It refuses a tokenizer that has no token for some text
 (`vocabulary.py` does both), and switches off truncation, padding and dropout. Memory: a slice, or a longer document, and
-the bounded cache of fastokens (`engines.py`). Calls use one thread: the engines are the only parallelism.
+the bounded cache of fastokens (`engines.py`). Calls use one thread, but for the proof: the engines are the only parallelism.
 """
 
 import json
@@ -92,7 +92,7 @@ class Encoder:
 
     @cached_property
     def proof(self) -> Proof:
-        """Which library encodes; takes a second or two where this machine has no proof of the tokenizer yet."""
+        """Which library encodes; takes a few seconds where this machine has no proof of the tokenizer yet."""
         return proved("\0".join(self._markers).encode() + self._json, json.loads(self._json), self._tokenizer)
 
     @cached_property

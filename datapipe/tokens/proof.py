@@ -5,8 +5,9 @@
     words of the vocabulary ───────────────────┘              └─ a difference, a refusal or a panic ──▶ `tokenizers` encodes
 
 The choice belongs to the fingerprint of the task that encodes. The battery takes four seconds of CPU for a vocabulary of
-50,000, most of them in `tokenizers`, on two threads: whatever encodes waits for it. Its result is cached on the machine. Differences that it finds (0.3.5, 2026-11): tokens in text in spite of
-`split_special_tokens` in a BPE without pre-tokenizer, possessive repetitions, two added tokens of one content.
+50,000, most of them in `tokenizers`, on two threads, since all encoding waits for it. Its result is cached on the machine.
+Differences that it finds (0.3.5, 2026-11): tokens in text in spite of `split_special_tokens` in a BPE without pre-tokenizer,
+possessive repetitions, two added tokens of one content.
 """
 
 import json

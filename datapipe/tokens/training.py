@@ -45,7 +45,8 @@ class Trained:
 
 
 def train_on_words(words: pa.Table, vocab_size: int, eos: str, pattern: str) -> Encoder:
-    """The tokenizer that is trained on words, each once in the columns of `COUNTED`. If few pairs occur twice, it has fewer than `vocab_size` tokens, at least 257."""
+    """The tokenizer that is trained on words, each once in the columns of `COUNTED`. If few pairs occur twice, it has fewer
+    than `vocab_size` tokens, at least 257."""
     alphabet = byte_alphabet()
     letters = sorted(alphabet)  # in the order of `tokenizers`
     joins = _merges(words, np.array([alphabet[letter] for letter in letters], np.uint8), vocab_size)

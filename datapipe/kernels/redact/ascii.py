@@ -104,6 +104,8 @@ def next_numeral(data, j, end) -> Any:
 def next_mark(data, begin, j, end) -> Any:
     """The first byte of MARK from `j` on, or a later one where those before it are neither a full
     stop between digits nor a colon before a slash or three hexadecimal digits or colons; `end` where there is none."""
+    if j == begin and j < end and not is_in(data[j], MARK):
+        j += 1  # the loop looks at the byte before
     while begin < j and j + _PASSED_BYTES + _AHEAD <= end:
         block, any_found = data[j - 1 : j + _PASSED_BYTES + _AHEAD], np.uint8(0)
         for i in range(_PASSED_BYTES):

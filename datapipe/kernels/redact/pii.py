@@ -170,7 +170,9 @@ def _find_ipv6(data, begin, floor, colon, end):
     stop = run
     if stop - start > 2 and data[stop - 1] == _COLON and data[stop - 2] != _COLON:
         stop -= 1
-    if run - colon < 4 or stop - start < 7 or stop - start > 39:
+    if run - colon < 4:
+        return colon + 1, colon + 1, colon + 1  # the next colon may be that of "//"
+    if stop - start < 7 or stop - start > 39:
         return run, run, run
     if run < end and (is_in(data[run], LETTER) or data[run] == _UNDERSCORE or data[run] == _AT):
         return run, run, run

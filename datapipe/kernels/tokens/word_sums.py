@@ -18,7 +18,7 @@ from datapipe.kernels.types import Int64s, Int64sOut, UInt8s
 _FIRST_SLOTS = 1 << 14
 _LONGEST = np.uint64(255)
 _NUMBERS = np.uint64(0xFFFFFFFF)
-"""The bits of a slot with the number of its word, from 1 on; 0 for a free slot. Above them is the length, at most `_LONGEST`."""
+"""The bits of a slot with the number of its word, from 1 on; 0: a free slot. Above them is the length, at most `_LONGEST`."""
 
 _PRIME = np.uint64(0x9E3779B185EBCA87)
 _0, _1, _8 = np.uint64(0), np.uint64(1), np.uint64(8)

@@ -60,7 +60,7 @@ def _readable_files(output: str) -> str:
 class ServiceSource:
     """Batches that servers build, with the methods of a `FileSource`. The manifest comes without the shards."""
 
-    num_threads = 1
+    num_threads, waits_for_network = 1, True
 
     def __init__(self, output: str, options: LoaderOptions) -> None:
         self.output, self._options, self._mesh = output, options, options.own_mesh

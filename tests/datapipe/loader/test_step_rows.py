@@ -40,7 +40,7 @@ def test_rows_of_any_requests_are_those_of_each_step(stride: int, requests: list
         step = max(0, step + 7 * jump)
         steps = [each for each in range(step, step + count * stride, stride) if each <= _LAST]
         if steps:
-            _assert_alone(ahead.at(steps), steps)
+            _assert_alone(ahead.rows_of(steps), steps)
         step += count * stride
 
 
@@ -51,7 +51,7 @@ def test_rows_in_order_are_found_many_steps_at_a_time(last: int) -> None:
         lambda steps: (found.append(len(steps)), _find(steps))[1], lambda step: step + 1 if step < last else None, _ROWS
     )
     for step in range(last + 1):
-        _assert_alone(ahead.at([step]), [step])
+        _assert_alone(ahead.rows_of([step]), [step])
     assert sum(found) == last + 1
     assert max(found) <= STEPS_AHEAD
 
@@ -64,6 +64,6 @@ def test_rows_ahead_that_are_gone_fail_with_their_own_step() -> None:
 
     ahead = RowsAhead(find, lambda step: step + 1, _ROWS)
     for step in range(4):
-        _assert_alone(ahead.at([step]), [step])
+        _assert_alone(ahead.rows_of([step]), [step])
     with pytest.raises(SnapshotError):
-        ahead.at([4])
+        ahead.rows_of([4])

@@ -99,11 +99,12 @@ def test_file_to_map_has_the_bytes_that_were_written(tmp_path: Path, sizes: tupl
     assert (stream.num_bytes, stream.checksum) == (len(content), bytes_checksum(content))
 
 
+@pytest.mark.parametrize("content", [b"content", bytes(LARGE_PAGE_BYTES + 1)])
 @pytest.mark.parametrize("is_mapped", [False, True])
-def test_full_disk_is_reported_as_what_it_is(is_mapped: bool) -> None:
+def test_full_disk_is_reported_as_what_it_is(is_mapped: bool, content: bytes) -> None:
     devices = Root("/dev")
     with pytest.raises(OSError, match="No space left") as raised, devices.open_output("full", is_mapped=is_mapped) as stream:
-        stream.write(b"content")
+        stream.write(content)
     assert raised.value.errno == errno.ENOSPC or os.strerror(errno.ENOSPC) in str(raised.value)
 
 

@@ -110,8 +110,8 @@ def measure_tags(case: Case, as_pages: bool) -> Steps:
 
 
 _MENTIONS = rb"""
-    <math> <M:Math <mml:math/ math <maths> x<math math/TeX math&sol; data-mathml mwe-math latex 'LaTeX' translateX( &#x20LATEX license
-    "License" sublicense> creativecommons robots ROBOTS
+    <math> <M:Math <mml:math/ math <maths> x<math math/TeX math&sol; data-mathml mwe-math latex 'LaTeX' translateX( &#x20LATEX
+    license "License" sublicense> creativecommons robots ROBOTS
 """.split()
 _HIDING = b"&#109; &#45; &#x2F; &#x6D &#8217; &#x61; &#; &# a\0b".split()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -324,12 +325,20 @@ _PLANTED_NUMBERS = ["4111 1111 1111 1111", "123-45-6789", "+49 30 901820", "GB82
 _PLANTED_NUMBERS += ["＋４９ ３０ ９０１８２０", "415\u2011555\u20112671"]
 
 
+def test_credentials_behind_short_groups_are_found_between_any_numbers_of_other_bytes() -> None:
+    texts = [f"@ {'x' * before} a:b://bob:hunter2@host.com {'y' * 60}" for before in range(70)]
+    offsets, data = columns.text_buffers(pa.array(texts, pa.large_string()))
+    spans = pii.find(offsets, data, True, True, True)
+    assert {data[start:stop].tobytes() for start, stop in zip(spans.starts, spans.stops)} == {b"bob:hunter2@"}
+
+
 @pytest.mark.parametrize(("find", "planted"), [(addresses, _PLANTED_ADDRESSES), (of_kinds(ALL), _PLANTED_NUMBERS)])
 def test_find_between_any_numbers_of_other_bytes_finds_the_same(find: Find, planted: list[str]) -> None:
     """Scans pass over 32 bytes at a time."""
     for span in planted:
         written = f"http://{span}h.com" if span.endswith("@") else span
-        texts = [f"{'x' * before} at {written} {'y' * after}" for before in range(70) for after in (0, 1, 29, 64)]
+        around = product(("", "@ "), range(70), (0, 1, 29, 64))
+        texts = [f"{begin}{'x' * before} at {written} {'y' * after}" for begin, before, after in around]
         offsets, data = columns.text_buffers(pa.array(texts, pa.large_string()))
         spans = find(offsets, data)
         assert [data[start:stop].tobytes().decode() for start, stop in zip(spans.starts, spans.stops)] == [span] * len(texts)

@@ -22,6 +22,11 @@ SENTENCES = {
     r"([\d.]+) to ([\d.]+) times as fast as in datatrove": [
         f"recipe, {text}: datatrove" for text in (recipes.HALF, recipes.TENTH)
     ],
+    r"MosaicML streaming \(([\d.]+) times\)": ["loader, input_ids: streaming"],
+    r"Grain \(([\d.]+)\)": ["loader, input_ids: grain"],
+    r"Hugging Face datasets \(([\d.]+)\)": ["loader, input_ids: datasets"],
+    r"litData \(([\d.]+)\)": ["loader, input_ids: litdata"],
+    r"a torch `DataLoader` over a memory map \(([\d.]+)\)": ["loader, input_ids: torch"],
 }
 """Sentences of README.md, and the comparisons whose medians are their figures."""
 
@@ -150,8 +155,9 @@ def test_programs_of_peers_import_nothing_of_the_project() -> None:
 
 
 def test_kept_results_are_of_the_pinned_peers_and_have_five_pairs_or_more() -> None:
-    kept, peers = results.read_kept(), {each.name: environments.label(each.peer) for each in comparisons.every(SETTINGS)}
-    assert {name: result.peer for name, result in kept.items()} == {name: peers[name] for name in kept}
+    kept, every = results.read_kept(), comparisons.every(SETTINGS)
+    assert {*kept} == {each.name for each in every}
+    assert {each.name: kept[each.name].peer for each in every} == {each.name: environments.label(each.peer) for each in every}
     assert all(len(result.pairs) >= 5 and result.same_share for result in kept.values())
 
 

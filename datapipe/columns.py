@@ -216,7 +216,9 @@ def _byte_views(lists: pa.Array) -> pa.Array:
     """Lists of numbers, (num_rows,) large_list, as large_binary over the same bytes."""
     num_bytes, values = lists.type.value_type.bit_width // 8, lists.values
     offsets = (numbers(lists.offsets) + values.offset) * num_bytes
-    return pa.Array.from_buffers(pa.large_binary(), len(lists), [None, pa.py_buffer(offsets), values.buffers()[1]])
+    return pa.Array.from_buffers(
+        pa.large_binary(), len(lists), [None, pa.py_buffer(offsets), values.buffers()[1] or pa.py_buffer(b"")]
+    )
 
 
 def _list_views(strings: pa.Array, list_type: pa.DataType) -> pa.Array:

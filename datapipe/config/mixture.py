@@ -209,6 +209,9 @@ class Mixture(Record):
         if self.pack.method == "buckets":
             text = "cannot be combined with pack.method: buckets, which divides the source by length. Leave one out"
             problems += [(("sources", name, "strata"), text) for name, source in self.sources.items() if source.strata]
+        if self.tokenizer.train is not None:
+            text = "needs tokenizer.path: a trained tokenizer has no control tokens for prefix, suffix and middle"
+            problems += [(("sources", name, "fim"), text) for name, source in self.sources.items() if source.fim]
         problems += licensing_problems(self.licenses, self.sources, {name: self._listed(name) for name in self.sources})
         if not problems:
             is_known = self.mixture.weighting == "given" and not self.tokenizer.is_none

@@ -33,7 +33,7 @@ from datapipe.steps.warnings import RunWarning
 from datapipe.storage.root import open_input
 
 MOST_SPLITS = 16  # Splits that are previewed before a field counts as missing
-_STRATA = "strata.by"
+_STRATA, _PREFIX = "strata.by", "document_prefix.text"
 _SPLIT_BYTES = 1 << 20
 _LISTED_FILES, _LISTED_NAMES = 3, 30
 _LISTED_VALUES, _SHOWN_CHARS = 1000, 40
@@ -163,6 +163,9 @@ def deciding_columns(mixture: Mixture, name: str, stages: Sequence[BoundStage]) 
         written = None if more is None or written is None else written | more
     if source.strata is not None:
         ask(source.strata.by, _STRATA)
+    if source.document_prefix is not None:
+        for column in source.document_prefix.columns:
+            ask(column, _PREFIX)
     return needed, absent
 
 
@@ -187,9 +190,9 @@ def _written_by(bound: BoundStage) -> set[str] | None:
 
 def _absent(mixture: Mixture, name: str, column: str, asked_by: str, seen: _Seen) -> str:
     """The error about a column that a stage decides by and documents lack."""
-    of_strata = asked_by == _STRATA
-    where = mixture.where("sources", name, *(_STRATA.split(".") if of_strata else ["keep"]))
-    problem = f"{where}: {'' if of_strata else f'{asked_by}: '}documents have no column '{column}'."
+    of_source = asked_by in (_STRATA, _PREFIX)
+    where = mixture.where("sources", name, *(asked_by.split(".") if of_source else ["keep"]))
+    problem = f"{where}: {'' if of_source else f'{asked_by}: '}documents have no column '{column}'."
     if column in seen.found:
         return f"{problem} The input has the field: name it under `keep`."
     known = dict.fromkeys([*mixture.sources[name].kept_fields, *seen.names])

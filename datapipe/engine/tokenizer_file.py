@@ -22,6 +22,7 @@ from datapipe.steps.warnings import RunWarning
 from datapipe.storage.outages import input_error, outage_of
 from datapipe.storage.root import open_input, split_query
 from datapipe.tokens.encoder import LARGEST_FILE, TOKENIZER, Encoder
+from datapipe.tokens.fim import Fim, check_fim
 from datapipe.tokens.tiktoken import convert, is_rank_file
 
 CONFIG = "tokenizer_config.json"
@@ -64,6 +65,7 @@ def users_tokenizer(mixture: Mixture, *, encodes: bool = True) -> UsersTokenizer
     except UserError as error:
         named = "" if spec.eos is not None or hints.eos is None else f". {CONFIG} names {hints.eos!r} as eos_token"
         raise UserError(f"{where}: {spec.path}: {error}{named}") from error
+    _check_fim(encoder, mixture)
     warnings = [RunWarning(kind="special_tokens", text=f"{where}: {text}") for text in _differences(encoder, spec, hints)]
     notes = list(_notes(encoder, hints))
     if encodes:  # the proof takes a second
@@ -71,6 +73,16 @@ def users_tokenizer(mixture: Mixture, *, encodes: bool = True) -> UsersTokenizer
         slow = f" (short strings at {proof.mb_per_s:.1f} MB/s a core)" if proof.choice.reason else ""
         notes.append(f"{proof.choice.words}{slow}")
     return UsersTokenizer(content=content, notes=tuple(notes), warnings=tuple(warnings))
+
+
+def _check_fim(encoder: Encoder, mixture: Mixture) -> None:
+    """Raises UserError where the tokenizer cannot put the documents of a source into the order of filling in the middle."""
+    for name, source in mixture.sources.items():
+        if source.fim is not None:
+            try:
+                check_fim(encoder, Fim(**source.fim.model_dump()))
+            except UserError as error:
+                raise UserError(f"{mixture.where('sources', name, 'fim')}: {error}") from error
 
 
 def _found(path: str) -> tuple[bytes, _Hints]:

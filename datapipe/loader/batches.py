@@ -16,7 +16,7 @@ import numpy as np
 from datapipe.errors import CorruptionError, UserError
 from datapipe.loader.buffers import BufferPool
 from datapipe.loader.context_slices import check_context, check_num_runs
-from datapipe.loader.field_table import FIELDS, PIECES, Chunk, count_targets, tokens_of_rows
+from datapipe.loader.field_table import FIELDS, LABELLED, PIECES, Chunk, count_targets, tokens_of_rows
 from datapipe.loader.options import LoaderOptions
 from datapipe.loader.order.batch_order import BatchOrder
 from datapipe.loader.order.source_order import MAX_REPLACEMENTS
@@ -25,6 +25,7 @@ from datapipe.loader.share import Mesh
 from datapipe.loader.step_rows import RowsAhead, rows_of, samples_of
 from datapipe.shards.blocks import KEYS, NEXT_TOKENS, SequenceRows
 from datapipe.shards.removed import RemovedAtSteps
+from datapipe.shards.schemas import UNLEARNED
 
 Batch = dict[str, Any]
 
@@ -47,7 +48,7 @@ class BatchBuilder:
             num_rows = mesh.num_rows(batch_order.lineage.global_batch_size)
             check_num_runs(mesh, self.fields, options.pad_cu_seqlens, num_rows)
         self._columns = frozenset[str]().union(*(FIELDS[field].columns for field in self.fields))
-        if "labels" in self.fields and options.labels == "shifted":
+        if LABELLED.intersection(self.fields) and options.labels == "shifted":
             self._columns |= {NEXT_TOKENS}
         if mesh.splits_documents and self._columns:
             self._columns |= PIECES
@@ -55,7 +56,7 @@ class BatchBuilder:
         lineage = batch_order.lineage
         self._leaves_out = bool(lineage.skips.documents or lineage.removals)
         self._removed = RemovedAtSteps(reader.removed, lineage.removals, batch_order.inventory.snapshot.fingerprint)
-        self._lengths = PIECES | ({KEYS} if self._leaves_out else frozenset())
+        self._lengths = PIECES | {UNLEARNED} | ({KEYS} if self._leaves_out else frozenset())
         if self._leaves_out or (self._counts_targets and mesh.data_size == 1):
             self._columns |= self._lengths
         self._tokens = mesh.columns(batch_order.inventory.snapshot.sequence_length)

@@ -4,7 +4,9 @@ A *piece* is the part of one document that lies in one row; a document that was 
 
     field            shape            what it holds
     input_ids        (B, S)           token ids; a row past its documents is padded with the end-of-text id
-    labels           (B, S)           the next token of the same document, else -100; "unshifted": input_ids, padding -100
+    labels           (B, S)           the next token of the same document, else -100; "unshifted": input_ids, padding -100. If
+                                      documents have segments, -100 for targets that are not learned, too
+    loss_weights     (B, S) float32   1 where `labels` has a target, else 0
     position_ids     (B, S)           from 0 in each piece
     segment_ids      (B, S)           number of the token's piece in its row, from 1; 0 for padding
     cu_seqlens       (n,) int32       borders of pieces in the flattened (B * S) batch, from 0 to B * S. The padding of a row is
@@ -41,6 +43,7 @@ from datapipe.loader.context_slices import ContextSlice, num_borders, slice_docu
 from datapipe.loader.order.batch_order import BatchOrder
 from datapipe.loader.share import Mesh
 from datapipe.shards.blocks import KEYS, LENGTHS, OFFSETS, STARTS, TOKENS, SequenceRows
+from datapipe.shards.schemas import UNLEARNED
 
 Labels = Literal["shifted", "unshifted"]
 
@@ -157,8 +160,22 @@ def count_targets(read: SequenceRows, hidden: np.ndarray, borders: Sequence[int]
     targets = used - untaught
     rows, starts, stops = hidden.T
     np.subtract.at(targets, rows, stops - starts - ((starts == 0) | (labels == "shifted")))
+    if len(read.runs):
+        targets -= _ignored(read, hidden, labels)
     totals = np.concatenate([np.zeros(1, np.int64), np.cumsum(targets)])
     return np.diff(totals[np.array(borders)]).tolist()
+
+
+def _ignored(read: SequenceRows, hidden: np.ndarray, labels: Labels) -> np.ndarray:
+    """The targets of each row that no loss counts, (num_rows,), without those of left-out documents."""
+    counts = np.empty(len(read.piece_offsets) - 1, np.int64)
+    is_shifted = labels == "shifted"
+    kernels.count_ignored(read.piece_offsets, read.piece_lengths, read.run_offsets, read.runs, is_shifted, counts)
+    for row, start, stop in hidden.tolist():  # a left-out document is one piece of the row
+        runs = read.runs[read.run_offsets[row] : read.run_offsets[row + 1]].reshape(-1, 2)
+        inside = np.clip(runs, start + (is_shifted or start == 0), stop)
+        counts[row] -= int((inside[:, 1] - inside[:, 0]).sum())
+    return counts
 
 
 def tokens_of_rows(read: SequenceRows) -> np.ndarray:
@@ -174,13 +191,27 @@ def _input_ids(chunk: Chunk) -> list[Any]:
     return chunk.per_row_of_tokens(chunk.read.tokens, filler=chunk.batch_order.inventory.snapshot.tokenizer.eos_id)
 
 
-def _labels(chunk: Chunk) -> list[Any]:
-    if chunk.labels == "shifted":
-        out = chunk.read.next_tokens
+def _label_rows(chunk: Chunk) -> np.ndarray:
+    """The labels of whole rows, (num_rows, S)."""
+    read, is_shifted = chunk.read, chunk.labels == "shifted"
+    if is_shifted:
+        out = read.next_tokens
     else:
         out = chunk.per_token()
-        kernels.unshifted_labels(chunk.read.tokens, chunk.read.piece_offsets, chunk.read.piece_lengths, out)
-    return chunk.per_row_of_tokens(out, filler=kernels.IGNORED, hidden=kernels.IGNORED)
+        kernels.unshifted_labels(read.tokens, read.piece_offsets, read.piece_lengths, out)
+    if len(read.runs):
+        kernels.ignore_runs(read.run_offsets, read.runs, int(is_shifted), out)
+    return out
+
+
+def _labels(chunk: Chunk) -> list[Any]:
+    return chunk.per_row_of_tokens(_label_rows(chunk), filler=kernels.IGNORED, hidden=kernels.IGNORED)
+
+
+def _loss_weights(chunk: Chunk) -> list[Any]:
+    out = chunk.pool.empty((chunk.borders[-1], chunk.sequence_length), np.float32)
+    np.not_equal(_label_rows(chunk), kernels.IGNORED, out=out, casting="unsafe")
+    return chunk.per_row_of_tokens(out, filler=0, hidden=0)
 
 
 def _position_ids(chunk: Chunk) -> list[Any]:
@@ -215,8 +246,8 @@ class Field:
     width: int = 1  # values in an entry
 
 
-def _per_token(make: Callable[[Chunk], Sequence[Any]], columns: frozenset[str]) -> Field:
-    return Field(make=make, columns=columns, per="token")
+def _per_token(make: Callable[[Chunk], Sequence[Any]], columns: frozenset[str], dtype: str = "") -> Field:
+    return Field(make=make, columns=columns, per="token", dtype=dtype)
 
 
 def _per_piece(make: Callable[[Chunk], Sequence[Any]], dtype: str, columns: frozenset[str] = PIECES, width: int = 1) -> Field:
@@ -225,7 +256,8 @@ def _per_piece(make: Callable[[Chunk], Sequence[Any]], dtype: str, columns: froz
 
 FIELDS: Mapping[str, Field] = {
     "input_ids": _per_token(_input_ids, frozenset({TOKENS})),
-    "labels": _per_token(_labels, PIECES | {TOKENS}),
+    "labels": _per_token(_labels, PIECES | {TOKENS, UNLEARNED}),
+    "loss_weights": _per_token(_loss_weights, PIECES | {TOKENS, UNLEARNED}, "float32"),
     "position_ids": _per_token(_position_ids, PIECES),
     "segment_ids": _per_token(_segment_ids, PIECES),
     "cu_seqlens": _per_piece(lambda chunk: chunk.cu_seqlens, "int32"),
@@ -245,7 +277,9 @@ FIELDS: Mapping[str, Field] = {
 }
 
 PER_TOKEN = frozenset(name for name, field in FIELDS.items() if field.per == "token")
-"""The fields of shape (B, S), in the requested dtype."""
+"""The fields of shape (B, S), in the requested dtype but for `loss_weights`."""
+
+LABELLED = frozenset({"labels", "loss_weights"})
 
 GLOBAL = frozenset({"global_rows", "global_target_tokens"})
 """The fields by which a trainer scales the loss of a rank, so that the sum over ranks is the mean of the global batch."""

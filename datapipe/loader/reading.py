@@ -30,7 +30,7 @@ from datapipe.shards.blocks import EVERY_COLUMN, SequenceRows, gather
 from datapipe.shards.manifest import Snapshot
 from datapipe.shards.reader import ShardReader
 from datapipe.shards.removed import Removed, read_removed
-from datapipe.shards.schemas import token_type
+from datapipe.shards.schemas import UNLEARNED, token_type
 from datapipe.storage.root import Root
 
 MAX_OPEN_SHARDS = 256
@@ -64,6 +64,7 @@ class RowReader:
         self._lock, self._owner = Lock(), os.getpid()
         self._open: dict[int, _OpenShard] = {}
         self._num_mapped = 0
+        self._has_mask = False  # whether a shard that was opened has runs that no loss counts
         self._damaged_copies: frozenset[int] = frozenset()
         self._tables = np.zeros(len(layout.shards), np.int64)
         self._last_used = np.zeros(len(layout.shards), np.int64)
@@ -93,6 +94,8 @@ class RowReader:
             raise IndexError(f"addresses {addresses.min()} to {addresses.max()} of {self.layout.num_sequences} sequences")
         if missing:
             kept += self._fill_missing(shards, rows, blocks, wanted)
+        if UNLEARNED in wanted and not self._has_mask:
+            wanted -= {UNLEARNED}
         try:
             return gather(
                 blocks,
@@ -202,6 +205,7 @@ class RowReader:
         entry = self.layout.shards[shard]
         reader = ShardReader(self._root, entry, self.snapshot.form, local=copy)
         is_remote = copy is None and self._root.local is None
+        self._has_mask = self._has_mask or reader.has_mask
         if not reader.is_mapped:
             return _OpenShard(reader=reader, table=None, is_remote=is_remote)
         num_blocks = -(-entry.sequences // reader.rows_per_block)

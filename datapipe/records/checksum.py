@@ -82,7 +82,7 @@ def rows_checksum(rows: pa.RecordBatch, with_ids: Callable[[np.ndarray], object]
         ids = tokens[start : start + IDS_AT_ONCE]
         hasher.update(ids.data)
         with_ids(ids)
-    for name in ("lengths", "keys", "starts"):
+    for name in rows.schema.names[1:]:
         lists = rows.column(name)
         offsets = columns.numbers(lists.offsets)  # (num_rows + 1,) into the pieces
         pieces = columns.key_matrix(lists.values) if name == "keys" else columns.numbers(lists.values)

@@ -16,10 +16,11 @@ import pyarrow as pa
 from datapipe.columns import KEY_BYTES
 from datapipe.errors import CorruptionError, CutShortError
 from datapipe.kernels.tokens import gather as kernels
+from datapipe.shards.schemas import UNLEARNED
 
 LENGTHS, KEYS, STARTS = "lengths", "keys", "starts"
 TOKENS, OFFSETS = "tokens", "offsets"
-EVERY_COLUMN = frozenset({TOKENS, OFFSETS, LENGTHS, KEYS, STARTS})
+EVERY_COLUMN = frozenset({TOKENS, OFFSETS, LENGTHS, KEYS, STARTS, UNLEARNED})
 NEXT_TOKENS = "next_tokens"  # made from tokens, offsets and lengths, which must be wanted too
 
 CUT = "the file was cut short while it was open. Delete the file and run the mixture again to restore it"
@@ -39,6 +40,10 @@ class SequenceRows:
     keys: np.ndarray  # (num_pieces, 16) uint8, the document of each piece
     starts: np.ndarray  # (num_pieces,) int64, the token of its document at which each piece starts
     next_tokens: np.ndarray  # (n, S), of the type of `tokens`: the next token of the same piece, else -100
+    # row i has the borders `run_offsets[i]` to `run_offsets[i + 1]` of `runs` (num_borders,) int32: start and stop of each run
+    # of tokens that no loss counts; (n + 1,) int64, or empty
+    run_offsets: np.ndarray
+    runs: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,40 +60,52 @@ def block_of_batch(batch: pa.RecordBatch, within: pa.Buffer | None) -> Block | N
     `batch`: a whole batch of `shard_file.Shard`, whose lists have the same number of pieces. `within`: the mapped file that
     must contain all columns and owns their memory. None: the batch owns it."""
     tokens, lengths, keys, starts = (batch.column(name) for name in (TOKENS, LENGTHS, KEYS, STARTS))
-    num_pieces = len(lengths.values)
+    num_pieces, offset_bytes = len(lengths.values), 4 * (batch.num_rows + 1) if batch.num_rows else 0
     id_bytes = tokens.type.value_type.bit_width // 8
-    wanted = (
+    wanted = [
         (tokens.values, 1, batch.num_rows * tokens.type.list_size * id_bytes),
-        (lengths, 1, 4 * (batch.num_rows + 1) if batch.num_rows else 0),
+        (lengths, 1, offset_bytes),
         (lengths.values, 1, 4 * num_pieces),
         (keys.values, 1, KEY_BYTES * num_pieces),
         (starts.values, 1, 8 * num_pieces),
-    )
-    addresses: list[int] = []
-    for array, number, num_bytes in wanted:
-        buffer = array.buffers()[number]
-        address = 0 if buffer is None else buffer.address
-        sound = array.offset == 0 and address % _ALIGNMENT == 0 and (0 if buffer is None else buffer.size) >= num_bytes
-        if num_bytes and within is not None:
-            sound = sound and within.address <= address and address + num_bytes <= within.address + within.size
-        if not sound or (num_bytes and address == 0):
-            return None
-        addresses.append(address)
+    ]
+    num_borders = 0
+    if UNLEARNED in batch.schema.names:
+        runs = batch.column(UNLEARNED)
+        num_borders = len(runs.values)
+        wanted += [(runs, 1, offset_bytes), (runs.values, 1, 4 * num_borders)] if num_borders else []
+    addresses = [_address(array.buffers()[number], num_bytes, within, array.offset) for array, number, num_bytes in wanted]
+    if None in addresses:
+        return None
     end = 0 if within is None else within.address + within.size - 1
+    entry = [*addresses[:5], num_pieces, end, *(addresses[5:] or (0, 0)), num_borders]
     return Block(
-        np.array([*addresses, num_pieces, end], np.int64),
+        np.array(entry, np.int64),
         kept=batch if within is None else within,
         num_bytes=sum(num_bytes for _, _, num_bytes in wanted),
     )
 
 
+def _address(buffer: pa.Buffer | None, num_bytes: int, within: pa.Buffer | None, offset: int) -> int | None:
+    """The address of a buffer of at least `num_bytes`; None where it is misaligned, too short or outside the file."""
+    address, size = (0, 0) if buffer is None else (buffer.address, buffer.size)
+    is_sound = offset == 0 and address % _ALIGNMENT == 0 and size >= num_bytes and (address != 0 or not num_bytes)
+    if num_bytes and within is not None:
+        is_sound = is_sound and within.address <= address and address + num_bytes <= within.address + within.size
+    return address if is_sound else None
+
+
 def block_of_rows(rows: SequenceRows) -> Block:
     """Copied rows as a separate block, with the columns that they have."""
     offsets = rows.piece_offsets.astype(np.int32)
-    columns = (rows.tokens, offsets, rows.piece_lengths, rows.keys, rows.starts)
-    entry = np.array([*(column.ctypes.data for column in columns), len(rows.piece_lengths), 0], np.int64)
+    columns = [rows.tokens, offsets, rows.piece_lengths, rows.keys, rows.starts]
+    entry = np.zeros(kernels.BLOCK_WIDTH, np.int64)
+    entry[:5] = [column.ctypes.data for column in columns]
     entry[kernels.NUM_CHUNKS] = rows.piece_offsets[-1] if len(rows.piece_offsets) else 0
-    return Block(entry, kept=(rows, offsets), num_bytes=sum(column.nbytes for column in columns))
+    if len(rows.runs):
+        columns += [rows.run_offsets.astype(np.int32), rows.runs]
+        entry[kernels.RUN_OFFSETS :] = [*(column.ctypes.data for column in columns[5:]), len(rows.runs)]
+    return Block(entry, kept=(rows, columns), num_bytes=sum(column.nbytes for column in columns))
 
 
 def gather(
@@ -108,6 +125,7 @@ def gather(
     CorruptionError for a row that points outside its block."""
     try:
         offsets, lengths, keys, starts = _pieces(blocks, rows, sequence_length, wanted, name)
+        run_offsets, runs = _runs(blocks, rows, sequence_length, name) if UNLEARNED in wanted else (_NO_NUMBERS, _NO_LENGTHS)
     except CorruptionError:
         _check_whole(kernels.find_cut(blocks), name)
         raise
@@ -121,7 +139,14 @@ def gather(
         cut_row = kernels.find_cut(blocks)
     _check_whole(cut_row, name)
     return SequenceRows(
-        tokens=tokens, piece_offsets=offsets, piece_lengths=lengths, keys=keys, starts=starts, next_tokens=next_tokens
+        tokens=tokens,
+        piece_offsets=offsets,
+        piece_lengths=lengths,
+        keys=keys,
+        starts=starts,
+        next_tokens=next_tokens,
+        run_offsets=run_offsets,
+        runs=runs,
     )
 
 
@@ -148,7 +173,19 @@ def _pieces(
     return offsets, lengths, keys, starts
 
 
-_PER_PIECE = EVERY_COLUMN - {TOKENS}
+def _runs(
+    blocks: np.ndarray, rows: np.ndarray, sequence_length: int, name: Callable[[int], str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """`SequenceRows.run_offsets` and `runs`."""
+    firsts, offsets = np.empty(len(rows), np.int64), np.empty(len(rows) + 1, np.int64)
+    _check(kernels.count_borders(blocks, rows, firsts, offsets), name)
+    runs = np.empty(int(offsets[-1]), np.int32)
+    if len(runs):
+        _check(kernels.gather_runs(blocks, firsts, offsets, sequence_length, runs), name)
+    return offsets, runs
+
+
+_PER_PIECE = EVERY_COLUMN - {TOKENS, UNLEARNED}
 _NO_LENGTHS, _NO_NUMBERS, _NO_KEYS = np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros((0, KEY_BYTES), np.uint8)
 _NO_TOKENS = np.zeros((0, 0), np.int64)
 """Columns that were not requested."""

@@ -15,7 +15,10 @@ import pyarrow as pa
 
 from datapipe import columns
 from datapipe.errors import CorruptionError
+from datapipe.rng import keyed_hash
+from datapipe.shards.loss_mask import learned_of, runs_of
 from datapipe.shards.removed import Removed
+from datapipe.shards.schemas import UNLEARNED
 
 
 def piece_stops(rows: pa.RecordBatch) -> np.ndarray:
@@ -27,22 +30,49 @@ def piece_stops(rows: pa.RecordBatch) -> np.ndarray:
     return row * width + sums[1:] - sums[offsets[row]]
 
 
+NOT_LEARNED = np.uint32(1 << 31)
+"""No id is so large (`encoder.LARGEST_VOCABULARY`)."""
+
+
+def starts_of(rows: pa.RecordBatch) -> np.ndarray:
+    """A hash of the document and the start of each piece that continues one, (num_continuing,) uint64."""
+    starts = columns.numbers(rows.column("starts").values)
+    return _places(rows, starts)[starts > 0]
+
+
+def _places(rows: pa.RecordBatch, positions: np.ndarray) -> np.ndarray:
+    documents = keyed_hash(columns.key_halves(rows.column("keys").values), 0)
+    return keyed_hash((documents, positions.astype(np.uint64)), 0)
+
+
+def _are_in(ascending: np.ndarray, values: np.ndarray) -> np.ndarray:
+    if not len(ascending):
+        return np.zeros(len(values), np.bool_)
+    return ascending[np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)] == values
+
+
 class DocumentJoiner:
     """Turns the record batches of one source and split, in their order, into documents."""
 
-    def __init__(self, eos_id: int) -> None:
-        self._eos_id = eos_id
+    def __init__(self, eos_id: int, continued: np.ndarray | None = None) -> None:
+        """`continued`: of documents that may mean the end-of-text token anywhere, the `starts_of` of all their pieces, 8 bytes
+        each."""
+        self._eos_id, self._continued = eos_id, None if continued is None else np.sort(continued)
         self._open: dict[bytes, dict[int, np.ndarray]] = {}  # by key: pieces by their start
         self._num_tokens: dict[bytes, int] = {}  # by key: tokens of those pieces, since a document may have many
         self._totals: dict[bytes, int] = {}  # by key: tokens of the document, known from its last piece
 
     def add(self, rows: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
-        """The documents that these rows complete: their ids end to end, and their lengths (num_docs,) int64."""
+        """The documents that these rows complete: their ids end to end, and their lengths (num_docs,) int64. Where documents
+        have segments, ids are uint32, and `NOT_LEARNED` is added to those that a loss does not count."""
         stops = piece_stops(rows)
         lengths = columns.numbers(rows.column("lengths").values).astype(np.int64)
         starts = columns.numbers(rows.column("starts").values)
         flat = columns.numbers(rows.column("tokens").values)
         ends = flat[stops - 1] == self._eos_id
+        if self._continued is not None:
+            ends &= ~_are_in(self._continued, _places(rows, starts + lengths))
+            flat = flat.astype(np.uint32) + np.where(learned_of(rows), np.uint32(0), NOT_LEARNED)
         tokens = _without_padding(rows, flat)
         sums = np.concatenate([[0], np.cumsum(lengths)])  # (num_pieces + 1,) into `tokens`
         keys = columns.key_matrix(rows.column("keys").values)
@@ -116,4 +146,10 @@ def without_removed(rows: pa.RecordBatch, removed: Removed, eos_id: int) -> pa.R
     for name in ("lengths", "keys", "starts"):
         values = rows.column(name).values.take(pieces)
         arrays.append(pa.ListArray.from_arrays(new_offsets, values, type=schema.field(name).type))
+    if UNLEARNED in schema.names:
+        learned = np.ones((rows.num_rows, width), np.bool_)
+        learned[np.arange(width) < filled[:, None]] = _without_padding(rows, learned_of(rows))[np.repeat(kept, lengths)]
+        ends, runs = runs_of(learned[chosen].reshape(-1), np.arange(len(chosen) + 1) * width)
+        lists = (pa.array(ends.astype(np.int32)), pa.array(runs.astype(np.int32)))
+        arrays.append(pa.ListArray.from_arrays(*lists, type=schema.field(UNLEARNED).type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

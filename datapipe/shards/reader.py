@@ -23,6 +23,7 @@ from datapipe.columns import dtype_of
 from datapipe.errors import CorruptionError
 from datapipe.records.checksum import intact
 from datapipe.shards.blocks import EVERY_COLUMN, Block, SequenceRows, block_of_batch, block_of_rows, gather
+from datapipe.shards.schemas import UNLEARNED
 from datapipe.shards.shard_file import Shard, open_shard
 from datapipe.shards.shard_table import RowForm, ShardEntry
 from datapipe.storage.root import Root
@@ -52,6 +53,11 @@ class ShardReader:
     def is_mapped(self) -> bool:
         """Whether blocks are regions of a mapped file, which are valid while this reader is open."""
         return self._opened().mapped is not None
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether rows have `schemas.UNLEARNED`."""
+        return UNLEARNED in self._opened().schema.names
 
     @property
     def rows_per_block(self) -> int:

@@ -11,6 +11,8 @@ import pyarrow as pa
 
 from datapipe.columns import KEY_TYPE
 
+UNLEARNED = "unlearned"
+
 DROPS = pa.schema(
     [
         pa.field("key", KEY_TYPE, nullable=False),
@@ -47,30 +49,33 @@ def token_type(vocab_size: int) -> pa.DataType:
     return pa.uint16() if vocab_size < 65_500 else pa.uint32()
 
 
-def tokens(id_type: pa.DataType) -> pa.Schema:
-    """The exchange before packing: one row per tokenized document; `hash` orders the documents of the global shuffle."""
-    return pa.schema(
-        [
-            pa.field("hash", pa.uint64(), nullable=False),
-            pa.field("key", KEY_TYPE, nullable=False),
-            pa.field("tokens", pa.large_list(pa.field("item", id_type, nullable=False)), nullable=False),
-        ]
-    )
+def tokens(id_type: pa.DataType, *, has_mask: bool = False) -> pa.Schema:
+    """The exchange before packing: one row per tokenized document; `hash` orders the documents of the global shuffle.
+    `has_mask`: documents have segments; `unlearned` as in `sequences`, of the tokens of a document."""
+    fields = [
+        pa.field("hash", pa.uint64(), nullable=False),
+        pa.field("key", KEY_TYPE, nullable=False),
+        pa.field("tokens", pa.large_list(pa.field("item", id_type, nullable=False)), nullable=False),
+    ]
+    mask = [pa.field(UNLEARNED, pa.large_list(pa.field("item", pa.int64(), nullable=False)), nullable=False)]
+    return pa.schema(fields + (mask if has_mask else []))
 
 
-def sequences(id_type: pa.DataType, sequence_length: int) -> pa.Schema:
+def sequences(id_type: pa.DataType, sequence_length: int, *, has_mask: bool = False) -> pa.Schema:
     """A shard: one row per packed sequence.
 
     tokens   exactly S ids; past the sum of `lengths` the row is padding (the end-of-text id)
     lengths  tokens of each piece in this row, in order, at least 1 each; a piece is the part of one document in one row
     keys     the document of each piece
     starts   the token of its document at which each piece starts: 0 except for cut documents
+    unlearned   start and stop of each run of tokens that a loss does not count as targets, ascending, of sources whose
+                documents have segments; padding is in no run
     """
-    return pa.schema(
-        [
-            pa.field("tokens", pa.list_(pa.field("item", id_type, nullable=False), sequence_length), nullable=False),
-            pa.field("lengths", pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False),
-            pa.field("keys", pa.list_(pa.field("item", KEY_TYPE, nullable=False)), nullable=False),
-            pa.field("starts", pa.list_(pa.field("item", pa.int64(), nullable=False)), nullable=False),
-        ]
-    )
+    fields = [
+        pa.field("tokens", pa.list_(pa.field("item", id_type, nullable=False), sequence_length), nullable=False),
+        pa.field("lengths", pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False),
+        pa.field("keys", pa.list_(pa.field("item", KEY_TYPE, nullable=False)), nullable=False),
+        pa.field("starts", pa.list_(pa.field("item", pa.int64(), nullable=False)), nullable=False),
+    ]
+    mask = [pa.field(UNLEARNED, pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False)]
+    return pa.schema(fields + (mask if has_mask else []))

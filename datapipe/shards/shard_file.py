@@ -124,7 +124,11 @@ class Shard:
                 raise SnapshotError(
                     f"{path}: {name.decode()} is {actual}, expected {value.decode()} as in the snapshot. {_RESTORE}"
                 )
-        known = [schemas.sequences(id_type, form.sequence_length) for id_type in (pa.uint16(), pa.uint32())]
+        known = [
+            schemas.sequences(id_type, form.sequence_length, has_mask=has_mask)
+            for id_type in (pa.uint16(), pa.uint32())
+            for has_mask in (False, True)
+        ]
         rows = metadata.get(ROWS_KEY, b"")
         is_number = rows.isdigit() and 1 <= int(rows[:20]) < 1 << 31
         if not any(self.schema.equals(schema) for schema in known) or not is_number:

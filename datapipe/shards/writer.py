@@ -32,11 +32,17 @@ BATCH_BYTES = 4 << 20
 
 
 def shard_schema(
-    id_type: pa.DataType, sequence_length: int, tokenizer_fingerprint: str, source: str, group: ShardGroup = _WHOLE
+    id_type: pa.DataType,
+    sequence_length: int,
+    tokenizer_fingerprint: str,
+    source: str,
+    group: ShardGroup = _WHOLE,
+    *,
+    has_mask: bool = False,
 ) -> pa.Schema:
     """`schemas.sequences` with the metadata of a shard. It holds no path and no time, so equal rows give equal bytes."""
     metadata = {**identity(sequence_length, tokenizer_fingerprint, group), SOURCE_KEY: source.encode()}
-    return schemas.sequences(id_type, sequence_length).with_metadata(metadata)
+    return schemas.sequences(id_type, sequence_length, has_mask=has_mask).with_metadata(metadata)
 
 
 class ShardWriter:

@@ -30,6 +30,7 @@ from datapipe.shards.document_files import files_with_hashes
 from datapipe.shards.documents.reader import count_documents
 from datapipe.shards.manifest import Snapshot, read_snapshot, snapshot_file
 from datapipe.shards.packed_documents import piece_stops
+from datapipe.shards.schemas import UNLEARNED
 from datapipe.shards.shard_file import open_shard
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.snapshot_folder import fingerprints, has_snapshot
@@ -179,7 +180,9 @@ def _content_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: 
                 starts = columns.numbers(batch.column("starts").values)
                 lengths = columns.numbers(batch.column("lengths").values)
                 counts += (batch.num_rows, lengths.sum(), np.count_nonzero(starts == 0))
-                if entry.piece_length is None:  # with piece lengths, a document's pieces lie in several shards or are dropped
+                # with piece lengths, a document's pieces lie in several shards or are dropped; where documents have segments,
+                # they may mean the end-of-text token in their middle
+                if entry.piece_length is None and UNLEARNED not in batch.schema.names:
                     _add_cuts(cuts, batch, snapshot.tokenizer.eos_id)
     except DatapipeError as error:
         return [str(error)]
@@ -244,6 +247,8 @@ def batch_problem(
     padding = int(batch.num_rows * width - filled.sum())
     if np.count_nonzero(tokens.reshape(-1, width)[np.arange(width) >= filled[:, None]] == eos_id) != padding:
         return f"padding with other ids than end-of-text, {eos_id}"
+    if UNLEARNED in batch.schema.names:
+        return _run_problem(batch, filled)
     inside = np.count_nonzero(tokens == eos_id) - padding - np.count_nonzero(last == eos_id)
     if inside:
         return f"{inside} end-of-text tokens, {eos_id}, inside documents; expected them at their ends only"
@@ -255,6 +260,25 @@ def batch_problem(
         return f"a document that begins with id {int(begins[begins != bos_id][0])}, expected {bos_id}"
     within = np.count_nonzero(tokens == bos_id) - len(begins)
     return f"{within} tokens of id {bos_id} inside documents; expected them at their beginnings only" if within else None
+
+
+def _run_problem(batch: pa.RecordBatch, filled: np.ndarray) -> str | None:
+    """The first row whose runs of unlearned tokens do not ascend within its tokens `filled`, (num_rows,)."""
+    lists = batch.column(UNLEARNED)
+    runs, counts = columns.numbers(lists.flatten()).astype(np.int64), np.diff(columns.numbers(lists.offsets))
+    row = np.repeat(np.arange(batch.num_rows), counts)
+    is_first = np.ones(len(runs), np.bool_)
+    is_first[1:] = row[1:] != row[:-1]
+    number = np.arange(len(runs)) - np.repeat(np.cumsum(counts) - counts, counts)
+    gap = np.diff(runs, prepend=0)
+    wrong = np.where(is_first, runs < 0, gap < number % 2) | (runs > filled[row])
+    if np.any(counts % 2):
+        return f"{int(counts[counts % 2 == 1][0])} borders of unlearned runs in a row; expected a start and a stop each"
+    if wrong.any():
+        return (
+            f"an unlearned run with a border at {int(runs[wrong][0])}; expected runs that ascend within the tokens of the row"
+        )
+    return None
 
 
 def _document_problem(batch: pa.RecordBatch, entry: ShardEntry, files: np.ndarray | None, seed: int) -> str | None:

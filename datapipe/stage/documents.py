@@ -22,6 +22,7 @@ from datapipe import columns
 from datapipe.errors import StageError, UserError, suggest
 from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.stage.cut_points import CUT_POINTS, Parts, cut_points_where, parts_of
+from datapipe.stage.segments import SEGMENTS, SEGMENTS_TYPE, Segments, segments_of
 
 TARGET_BATCH_BYTES = 4 << 20
 """The text bytes at which a reader closes a batch. A larger document is a batch alone."""
@@ -142,6 +143,11 @@ class DocumentBatch:
         """The texts split at their cut points, for stages that compare spans of the source."""
         return parts_of(self.buffers[0], self.cut_points)
 
+    @property
+    def segments(self) -> Segments | None:
+        """Control tokens within the texts, and what a loss counts of them; None for plain texts. See `stage/segments.py`."""
+        return segments_of(self.record.column(SEGMENTS), self.buffers[0]) if SEGMENTS in self.record.schema.names else None
+
     def once(self, find: Callable[[DocumentBatch], Value], following: Following | None) -> Value:
         """What `find` returns for this batch, computed once; see `shared`. Its time is added to `segmentation_s`."""
         if find not in self._shared:
@@ -203,11 +209,14 @@ class DocumentBatch:
         return DocumentBatch(self.record.slice(start, stop - start))
 
     def with_columns(self, new: Mapping[str, pa.Array]) -> DocumentBatch:
-        """A batch with columns added or replaced. Where a new `text` differs, documents lose their cut points."""
+        """A batch with columns added or replaced. Where a new `text` differs, documents lose their cut points; with a new
+        `text` and no `segments` they lose those."""
         record, cut_points = self.record, self.cut_points
         if "text" in new and cut_points is not None:
             same = columns.compute.equal(self.texts, new["text"]).to_numpy(zero_copy_only=False)
             new = {CUT_POINTS: cut_points_where(same, cut_points), **new}
+        if "text" in new and SEGMENTS not in new and SEGMENTS in record.schema.names:
+            new = {SEGMENTS: pa.array([[]] * self.num_docs, SEGMENTS_TYPE), **new}
         for name, column in new.items():
             field = pa.field(name, column.type, nullable=name not in OWN_COLUMNS)
             index = record.schema.get_field_index(name)

@@ -9,12 +9,14 @@
 | False      | it is dropped, by the rule "false"                                               |
 | text       | its new text                                                                     |
 | a dict     | its new text and columns by name; values that the record has already change nothing |
+| `segments` | in a dict: the text in parts, with control tokens, and parts that no loss counts   |
 
 A record is a dict of `text`, `id`, and the columns that the source keeps or earlier stages wrote.
 Parameters after it are options, checked by their annotations. Other columns are declared:
 
     language.columns = {"language": str, "score": float}        str, int, float or bool; a document without one has null
     language.libraries = ("my-detector",)                       as `Stage.libraries`
+    chat.columns = {"segments": list}                           see `stage/segments.py`
 
 Memory is bounded by the records of one batch.
 """
@@ -36,6 +38,7 @@ from datapipe.errors import StageError, UserError
 from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.stage.base import Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.segments import SEGMENTS, SEGMENTS_TYPE, text_and_segments
 
 NOTE = "a Python call for each document"
 """The note about a stage of this kind where stages are shown."""
@@ -45,6 +48,7 @@ _COLUMN_TYPES: Mapping[Any, tuple[pa.DataType, tuple[type, ...]]] = {
     int: (pa.int64(), (int, np.integer)),
     float: (pa.float64(), (float, int, np.floating, np.integer)),
     bool: (pa.bool_(), (bool, np.bool_)),
+    list: (SEGMENTS_TYPE, (list,)),  # of segments alone
 }
 """The types of columns: how they are stored, and which values they take."""
 
@@ -105,9 +109,11 @@ class FunctionStage(Filter):
         declared = type(self).columns
         changes = [_change(record, function(record, **options), declared) for record in records]
         keep = np.array([change is not None for change in changes], np.bool_)
-        has_text = any(change and "text" in change for change in changes)
+        has_text = SEGMENTS in declared or any(change and "text" in change for change in changes)
         written = {**declared, "text": str} if has_text else declared
-        columns = {name: _column(name, kind, records, changes) for name, kind in written.items()}
+        columns = {name: _column(name, kind, records, changes) for name, kind in written.items() if name != SEGMENTS}
+        if SEGMENTS in declared:
+            columns[SEGMENTS] = _segments(batch, changes)
         value, rule = keep.astype(np.float64), np.where(keep, -1, 0).astype(np.int16)
         return FilterResult(keep=keep, rule=rule, value=value, measured=(value,), columns=columns)
 
@@ -121,9 +127,12 @@ def _change(record: Record, result: Any, declared: Mapping[str, Any]) -> Mapping
     if not isinstance(result, Mapping):
         missing = ". A `return` may be missing" if result is None else ""
         raise StageError(f"it returned {_named(result)} for a document, expected {_EXPECTED}{missing}")
+    if SEGMENTS in declared and result.get(SEGMENTS):
+        text, segments = text_and_segments(result[SEGMENTS])
+        result = {**result, "text": text, SEGMENTS: segments}
     change = {name: value for name, value in result.items() if not (name in record and _is_same(value, record[name]))}
     for name in (name for name in change if name != "text" and name not in declared):
-        if name in OWN_COLUMNS:
+        if name in OWN_COLUMNS and name != SEGMENTS:
             raise StageError(f"it returned another '{name}', which belongs to the engine. Return another name")
         raise StageError(
             f"it returned the column {name!r}, which it does not declare. Declare the columns beside text at the "
@@ -141,6 +150,17 @@ def _column(name: str, kind: Any, records: Sequence[Record], changes: Sequence[M
         if is_other and not (value is None and name != "text"):
             raise StageError(f"column '{name}': found {_named(value)}, expected {kind.__name__}, as the stage declares it")
     return pa.array(values, stored)
+
+
+def _segments(batch: DocumentBatch, changes: Sequence[Mapping[str, Any] | None]) -> pa.Array:
+    """The column of segments: those that the function returned; none beside another text; else the document's own."""
+    has_own = SEGMENTS in batch.record.schema.names
+    before = batch.record.column(SEGMENTS).to_pylist() if has_own else [[]] * batch.num_docs
+    rows = [
+        change.get(SEGMENTS, []) if change and not change.keys().isdisjoint({SEGMENTS, "text"}) else own
+        for change, own in zip(changes, before)
+    ]
+    return pa.array(rows, SEGMENTS_TYPE)
 
 
 def _named(value: Any) -> str:
@@ -201,11 +221,11 @@ def _declared_columns(function: FunctionType) -> dict[str, Any]:
     if not isinstance(declared, Mapping):
         raise UserError(f'{function.__name__}.columns: found {_named(declared)}, expected a dict such as {{"score": float}}')
     for name, kind in declared.items():
-        if not isinstance(name, str) or not name or name in OWN_COLUMNS:
+        if not isinstance(name, str) or not name or (name in OWN_COLUMNS and (name, kind) != (SEGMENTS, list)):
             raise UserError(
                 f"{function.__name__}.columns: {name!r} cannot be declared. Expected the name of a column beside text"
             )
-        if kind not in _COLUMN_TYPES:
+        if kind not in _COLUMN_TYPES or (kind is list and name != SEGMENTS):
             raise UserError(f"{function.__name__}.columns: {name}: found {kind!r}, expected str, int, float or bool")
     return dict(declared)
 

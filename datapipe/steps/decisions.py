@@ -31,6 +31,8 @@ from datapipe.shards import schemas
 from datapipe.stage.base import Filter, FilterResult
 from datapipe.stage.cut_points import CUT_POINTS, cut_points_after, no_cut_points
 from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.segments import SEGMENTS
+from datapipe.steps.edited_segments import after_cuts
 from datapipe.steps.kind import table_checksums
 from datapipe.steps.measuring import Measurement
 from datapipe.steps.pipeline import BoundStage
@@ -162,7 +164,10 @@ class DecisionApplier:
         for rule, count in zip(cuts.names, counts):
             self.drops.counts.counts[f"{self.decisions.name}:{rule}_bytes"] += int(count)
         cut_points = cut_points_after(offsets, batch.cut_points, starts, stops, text_buffers(texts)[0])
-        return batch.with_columns({"text": texts, CUT_POINTS: cut_points}).filter(~too_much)
+        cut = {"text": texts, CUT_POINTS: cut_points}
+        if (segments := batch.segments) is not None:
+            cut[SEGMENTS] = after_cuts(segments, offsets, starts, stops, text_buffers(texts)[0])
+        return batch.with_columns(cut).filter(~too_much)
 
 
 def _parted(cuts: Cuts, offsets: np.ndarray, data: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:

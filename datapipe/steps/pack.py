@@ -14,7 +14,7 @@ is the range; the rows of the range are released as they are copied to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
@@ -218,6 +218,8 @@ class _Pool:
     offsets: np.ndarray  # (num_docs + 1,) int64 into the ids
     ids: np.ndarray  # (num_tokens,) uint16 or uint32
     keys: np.ndarray  # (num_docs, 16) uint8
+    # (num_runs, 2) int64, start and stop in the ids of each run that no loss counts; None where documents have no segments
+    unlearned: np.ndarray | None
 
     @property
     def num_docs(self) -> int:
@@ -225,7 +227,7 @@ class _Pool:
 
     @property
     def num_bytes(self) -> int:
-        return self.offsets.nbytes + self.ids.nbytes + self.keys.nbytes
+        return sum(column.nbytes for column in (self.offsets, self.ids, self.keys, self.unlearned) if column is not None)
 
 
 def _pools(task: PackTask, slices: Iterator[pa.RecordBatch]) -> Iterator[_Pool]:
@@ -252,6 +254,7 @@ def _joined(held: list[pa.RecordBatch]) -> _Pool:
     offsets = np.concatenate([[0], *lengths]).cumsum()
     ids = np.empty(int(offsets[-1]), dtype_of(held[0].schema.field("tokens").type.value_type))
     keys = np.concatenate([key_matrix(rows.column("key")) for rows in held])
+    unlearned = _runs_of(held, offsets) if schemas.UNLEARNED in held[0].schema.names else None
     start, memory = 0, pa.default_memory_pool()
     while held:
         own = held.pop(0).column("tokens").flatten()
@@ -259,7 +262,15 @@ def _joined(held: list[pa.RecordBatch]) -> _Pool:
         start += len(own)
         del own
         memory.release_unused()  # an allocator would keep what is released until later
-    return _Pool(offsets=offsets, ids=ids, keys=keys)
+    return _Pool(offsets=offsets, ids=ids, keys=keys, unlearned=unlearned)
+
+
+def _runs_of(held: Sequence[pa.RecordBatch], offsets: np.ndarray) -> np.ndarray:
+    """`_Pool.unlearned` of rows whose ids are at `offsets` (num_docs + 1,)."""
+    lists = [rows.column(schemas.UNLEARNED) for rows in held]
+    counts = np.concatenate([np.diff(of_rows.offsets.to_numpy()) for of_rows in lists])
+    values = np.concatenate([of_rows.flatten().to_numpy() for of_rows in lists])
+    return (values + np.repeat(offsets[:-1], counts)).reshape(-1, 2)
 
 
 def _write_pool(task: PackTask, pool: _Pool, number: int, writers: _Writers, metrics: TaskMetrics) -> None:
@@ -274,7 +285,8 @@ def _write_pool(task: PackTask, pool: _Pool, number: int, writers: _Writers, met
         for first in range(0, len(order), rows_per_batch):
             with metrics.timed("pack"):
                 part = order[first : first + rows_per_batch]
-                batch = assemble(packed, part, pool.ids, pool.offsets, pool.keys, task.eos_id, task.sequence_length)
+                documents = (pool.ids, pool.offsets, pool.keys, task.eos_id, task.sequence_length, pool.unlearned)
+                batch = assemble(packed, part, *documents)
             writers.append(piece_length, batch, metrics)
 
 
@@ -308,7 +320,7 @@ class _Writers:
         self.facts = FactWriter(root, f"{folder}/packed.parquet", source=task.source, split=task.split)
 
     def append(self, piece_length: int | None, batch: pa.RecordBatch, metrics: TaskMetrics) -> None:
-        writer = self._of(piece_length)
+        writer = self._of(piece_length, has_mask=schemas.UNLEARNED in batch.schema.names)
         with metrics.timed("write facts") as work:
             paths, rows = writer.next_rows(batch.num_rows)
             facts = packed_facts(batch, [shard_of_task(self._task.fingerprint, path) for path in paths], rows)
@@ -317,11 +329,12 @@ class _Writers:
         with metrics.timed("write shards", batch.nbytes):
             writer.append(batch)
 
-    def _of(self, piece_length: int | None) -> ShardWriter:
+    def _of(self, piece_length: int | None, *, has_mask: bool) -> ShardWriter:
         if piece_length not in self._open:
             task, group = self._task, ShardGroup(piece_length, self._task.stratum)
             id_type = schemas.token_type(task.vocab_size)
-            schema = shard_schema(id_type, task.sequence_length, task.tokenizer_fingerprint, task.source, group)
+            identity = (task.sequence_length, task.tokenizer_fingerprint, task.source, group)
+            schema = shard_schema(id_type, *identity, has_mask=has_mask)
             prefix = f"{self._folder}/{group.shard_name(task.split, task.bucket)}"
             self._open[piece_length] = ShardWriter(self._root, prefix, task.format, schema, task.target_bytes)
         return self._open[piece_length]

@@ -16,9 +16,10 @@ from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.stage.base import BELOW_SHARE, Filter, FilterResult, Map, Rule
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.findings import FOUND
+from datapipe.stage.segments import SEGMENTS, check_segments
 from datapipe.steps.cut import check_scores
 
-_OWN = set(OWN_COLUMNS) - {"text"}
+_OWN: frozenset[str] = frozenset(OWN_COLUMNS) - {"text"}
 
 
 def checked_filter(stage: Filter, batch: DocumentBatch) -> FilterResult:
@@ -100,16 +101,19 @@ def _checked_columns(stage: Filter | Map, columns: Any, num_docs: int) -> dict[s
     if not isinstance(columns, Mapping) or not all(isinstance(name, str) and name for name in columns):
         raise StageError(f"expected a dict of Arrow arrays by column name, found {type(columns).__name__}")
     for name, array in columns.items():
-        _check_column(name, array, num_docs)
+        _check_column(name, array, num_docs, _OWN - {SEGMENTS} if SEGMENTS in (stage.writes or ()) else _OWN)
     _check_names(stage, columns)
     for name in stage.counts:
         if not pa.types.is_integer(columns[name].type):
             raise StageError(f"the count '{name}': expected whole numbers, found {columns[name].type}")
-    return {**columns, "text": _texts(columns["text"])} if "text" in columns else dict(columns)
+    checked = {**columns, "text": _texts(columns["text"])} if "text" in columns else dict(columns)
+    if SEGMENTS in checked:
+        check_segments(checked[SEGMENTS], checked.get("text"))
+    return checked
 
 
-def _check_column(name: str, array: Any, num_docs: int) -> None:
-    if name in _OWN:
+def _check_column(name: str, array: Any, num_docs: int, own: frozenset[str]) -> None:
+    if name in own:
         raise StageError(f"the column '{name}' belongs to the engine. Return another name")
     if not isinstance(array, pa.Array):
         raise StageError(f"column '{name}': expected an Arrow array, found {type(array).__name__}")

@@ -7,19 +7,23 @@ batch ─▶ stage, guarded ─┬─▶ documents that failed ─▶ quarantine
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from datapipe.columns import byte_slices, text_lengths
 from datapipe.exchange.files import TableWriters
 from datapipe.metrics import TaskMetrics
 from datapipe.rng import seed_for
 from datapipe.stage.base import Filter, FilterResult, Map, Stage
-from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.documents import BASE_FIELDS, TARGET_BATCH_BYTES, DocumentBatch
 from datapipe.stage.global_stage import Global
+from datapipe.stage.segments import SEGMENTS
 from datapipe.steps.decisions import Drops
+from datapipe.steps.edited_segments import after_edit
 from datapipe.steps.guard import Guard, RetryHints
 from datapipe.steps.measuring import Measurement
 from datapipe.steps.pipeline import BoundStage
@@ -133,7 +137,33 @@ class StageRunner:
         new = {column: array for column, array in columns.items() if column not in stage.counts}
         if isinstance(stage, Filter) and stage.extracts:
             return part.extracted(new)
+        if "text" in new and SEGMENTS not in new and (segments := part.segments) is not None:
+            edit = partial(self._texts_of_segments, name, stage, part)
+            new[SEGMENTS] = after_edit(segments, part.texts, new["text"], edit)
         return part.with_columns(new) if new else part
+
+    def _texts_of_segments(
+        self, name: str, stage: Filter | Map, part: DocumentBatch, texts: pa.Array, documents: np.ndarray
+    ) -> pa.Array:
+        """What a stage makes of texts that are segments of documents, (num_texts,) large_string; null where it fails."""
+        columns = part.record.drop_columns(["text", SEGMENTS])
+
+        def edited(batch: DocumentBatch) -> pa.Array:
+            result = checked_map(stage, batch) if isinstance(stage, Map) else checked_filter(stage, batch).columns
+            return result.get("text", batch.texts)
+
+        made: list[pa.Array] = []
+        for start, stop in byte_slices(text_lengths(texts), TARGET_BATCH_BYTES):
+            rows = columns.take(pa.array(documents[start:stop]))
+            batch = DocumentBatch(rows.append_column(BASE_FIELDS[2], texts.slice(start, stop - start)))
+            batch.make_read_only()
+            parts, failed = self._guard(name, stage, stage.process).run(edited, batch)
+            mask = np.zeros(batch.num_docs, np.bool_)
+            mask[list(failed)] = True
+            whole = pa.concat_arrays([text for _, text in parts]) if parts else texts.slice(0, 0)
+            indices = pa.array(np.cumsum(~mask) - 1, mask=mask)
+            made.append(whole.take(indices))
+        return pa.concat_arrays(made)
 
     def _add_counts(self, name: str, counts: tuple[str, ...], columns: Mapping[str, pa.Array]) -> None:
         for counted in counts:

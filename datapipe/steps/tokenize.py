@@ -23,9 +23,10 @@ record need none of them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -43,6 +44,7 @@ from datapipe.records.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, OutputFile,
 from datapipe.records.versions import normal, version_here
 from datapipe.rng import shuffle_hash
 from datapipe.shards import schemas
+from datapipe.shards.loss_mask import runs_of
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.licenses import codes_of_documents
 from datapipe.steps.guard import Failed
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from datapipe.tokens.encoder import Encoder
     from datapipe.tokens.fertility import Meter
     from datapipe.tokens.proof import Choice
+    from datapipe.tokens.segments import Encoded
 
 LEAST_DOCUMENT_BYTES = 64
 """The least size of a document in a pack task, which holds as much beside its ids: key, offset, and rows of its pieces. So a
@@ -92,11 +95,12 @@ class TokenizeMetrics:
 class TokenizeTask(Task):
     """Encodes documents and writes their token rows sorted by keyed hash."""
 
-    kind, version, of_tokens, libraries = "tokenize", 2, True, (*ENCODERS, "pyarrow")
+    kind, version, of_tokens, libraries = "tokenize", 3, True, (*ENCODERS, "pyarrow")
     mb_per_s, metrics_type = 50.0, TokenizeMetrics
     options = (
         *("seed", "validation", "execution.bucket_bytes"),
         *("sources.SOURCE.strata.by", "sources.SOURCE.strata.bounds"),
+        *("sources.SOURCE.fim", "sources.SOURCE.document_prefix"),
     )
 
     before: str  # fingerprint of the task that wrote `documents`
@@ -108,6 +112,8 @@ class TokenizeTask(Task):
     # column and bounds by which training documents go to separate files
     strata: tuple[str, tuple[float, ...]] | None = None
     license_column: str | None = None  # with the licence of each document, to count by it; None: not counted
+    fim: Mapping[str, Any] | None = None  # the fields of `tokens.fim.Fim`
+    document_prefix: tuple[str, float] | None = None  # its form, and the share of the documents that get it
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
         """Memory: one batch, and one run of rows for all files."""
@@ -117,28 +123,35 @@ class TokenizeTask(Task):
         with metrics.timed(LOADING):
             encoder = encoder_of(self.tokenizer, root.url, self.is_proved)
         id_type = schemas.token_type(encoder.vocab_size)
-        meter, num_tokens = Meter(encoder.vocab_size, encoder.unknown_id), Counter[str]()
-        writers = TableWriters(root, folder, {**dict.fromkeys(self._parts(), schemas.tokens(id_type)), **_HASHES})
+        meter, num_tokens, num_borders = Meter(encoder.vocab_size, encoder.unknown_id), Counter[str](), Counter[str]()
+        encode_batch = partial(self._encoded, encoder)
+        read = read_documents(root, self.documents, metrics)
+        first = next(read, None)
+        has_mask = self.document_prefix is not None or (first is not None and first.segments is not None)
+        rows_schema = schemas.tokens(id_type, has_mask=has_mask)
+        writers = TableWriters(root, folder, {**dict.fromkeys(self._parts(), rows_schema), **_HASHES})
         counts, own = metrics.document_counts, metrics.of(TokenizeMetrics)
         quarantine = Quarantine(root, folder, self.source, counts)
-        for documents in read_documents(root, self.documents, metrics):
+        for documents in chain([] if first is None else [first], read):
             counts.read += documents.num_docs
             counts.read_bytes += documents.text_bytes
             with metrics.timed("tokenize", documents.text_bytes, documents.num_docs):
-                batch, ids, offsets, failed = encode(encoder, documents)
-                rows = _token_rows(batch, ids, offsets, encoder, self.seed)
+                batch, encoded, failed = encode(documents, encode_batch)
+                rows = _token_rows(batch, encoded, encoder, self.seed)
             quarantine.isolate(self.kind, documents, failed)
             counts.kept += batch.num_docs
             counts.kept_bytes += batch.text_bytes
             own.empty += count_empty(batch.texts)
             with metrics.timed("count tokens", batch.text_bytes, batch.num_docs):
-                counted = meter.add(batch, ids, offsets)
+                counted = meter.add(batch, encoded.ids, encoded.offsets)
                 if self.license_column is not None:
                     own.licenses.count(*codes_of_documents(batch.record, self.license_column), counted)
             with metrics.timed("write tokens", batch.text_bytes, batch.num_docs):
                 by_part = self._by_part(batch, rows)
                 for name, part in by_part.items():
                     num_tokens[name] += int(pc.sum(pc.list_value_length(part.column("tokens"))).as_py() or 0)
+                    if has_mask:
+                        num_borders[name] += len(part.column(schemas.UNLEARNED).flatten())
                 writers.add({**by_part, **(self._text_hashes(batch) if self.validation else {})})
         counts.check(self.label)
         own.tokens, own.fertility = num_tokens.total(), meter.fertility
@@ -146,10 +159,31 @@ class TokenizeTask(Task):
             written = writers.finish()
             for name in num_tokens.keys() & written.keys():
                 (file,) = written[name]
-                row_bytes = max(num_tokens[name] * id_type.bit_width // 8, file.rows * LEAST_DOCUMENT_BYTES)
+                mask_bytes = num_borders[name] * LEAST_DOCUMENT_BYTES // 8
+                row_bytes = max(num_tokens[name] * id_type.bit_width // 8, file.rows * LEAST_DOCUMENT_BYTES) + mask_bytes
                 written[name] = (replace(file, row_bytes=row_bytes),)
             used = (_write_used_ids(root, f"{folder}/used-ids.bin", meter),) if meter.used.any() else ()
             return {**written, **quarantine.finish(), "used_ids": used}, metrics
+
+    def _encoded(self, encoder: Encoder, batch: DocumentBatch) -> Encoded:
+        """The tokens of documents. Raises EncodingError."""
+        from datapipe.tokens.fim import Fim, encode_filling
+        from datapipe.tokens.prefix import with_prefix
+        from datapipe.tokens.segments import Encoded, encode_segments
+
+        if (segments := batch.segments) is not None:
+            option = next((name for name in ("fim", "document_prefix") if getattr(self, name) is not None), None)
+            if option is not None:
+                raise UserError(
+                    f"sources.{self.source}.{option}: the stages of the source make segments, which have their order and their "
+                    f"mask already. Leave `{option}` out, or the stage that makes segments"
+                )
+            return encode_segments(encoder, batch.texts, segments)
+        if self.document_prefix is not None:
+            return encode_segments(encoder, *with_prefix(batch, *self.document_prefix, self.seed))
+        if self.fim is not None:
+            return encode_filling(encoder, Fim(**self.fim), batch.texts, batch.keys, self.seed)
+        return Encoded(*encoder.encode(batch.texts), None)
 
     def _parts(self) -> list[str]:
         bounds = None if self.strata is None else self.strata[1]
@@ -195,6 +229,8 @@ class TokenizeTask(Task):
             validation=0.0 if planning.plan.earlier else planning.mixture.validation,  # the split stays as it is
             strata=spec.strata and (spec.strata.by, spec.strata.bounds),
             license_column=spec.license_field,
+            fim=spec.fim and spec.fim.model_dump(),
+            document_prefix=spec.document_prefix and (spec.document_prefix.text, spec.document_prefix.rate),
         )
 
 
@@ -230,38 +266,56 @@ def encoder_of(file: TokenizerFile, url: str, is_proved: bool = True) -> Encoder
     return encoder
 
 
-def encode(encoder: Encoder, batch: DocumentBatch) -> tuple[DocumentBatch, NDArray[Any], NDArray[np.int64], Failed]:
-    """The documents that can be encoded, their ids and offsets as `Encoder.encode` returns them, and the others."""
+def encode(batch: DocumentBatch, encoded: Callable[[DocumentBatch], Encoded]) -> tuple[DocumentBatch, Encoded, Failed]:
+    """The documents that `encoded` takes, their tokens, and the others."""
     failed = Failed()
     try:
-        return batch, *encoder.encode(batch.texts), failed
+        return batch, encoded(batch), failed
     except EncodingError:
         is_encoded = np.ones(batch.num_docs, np.bool_)
     for row in range(batch.num_docs):  # failures are rare: no need to halve
         try:
-            encoder.encode(batch.texts.slice(row, 1))
+            encoded(batch.slice(row, row + 1))
         except EncodingError as error:
             failed[row], is_encoded[row] = str(error), False
     rest = batch.filter(is_encoded)
-    return rest, *encoder.encode(rest.texts), failed
+    return rest, encoded(rest), failed
 
 
-def _token_rows(
-    batch: DocumentBatch, ids: NDArray[Any], offsets: NDArray[np.int64], encoder: Encoder, seed: int
-) -> pa.RecordBatch:
+def _token_rows(batch: DocumentBatch, encoded: Encoded, encoder: Encoder, seed: int) -> pa.RecordBatch:
     """Rows of `schemas.tokens`: every document's ids between the tokens that begin and end documents."""
-    around = 1 if encoder.bos_id is None else 2
+    ids, offsets, learned = encoded
+    begun, ended = (_lacks(number, encoded, at) for number, at in ((encoder.bos_id, 0), (encoder.eos_id, -1)))
     # shifted: (num_docs + 1,); each document moves right by the ids around every document before it
-    shifted = offsets + around * np.arange(len(offsets), dtype=np.int64)
+    shifted = offsets + np.concatenate([[0], np.cumsum(np.add(begun, ended, dtype=np.int64))])
     flat, id_type = np.empty(int(shifted[-1]), ids.dtype), pa.from_numpy_dtype(ids.dtype)
     is_text = np.ones(len(flat), np.bool_)
-    for places, number in ((shifted[1:] - 1, encoder.eos_id), (shifted[:-1], encoder.bos_id)):
+    first, last = shifted[:-1][begun], shifted[1:][ended] - 1
+    for places, number in ((last, encoder.eos_id), (first, encoder.bos_id)):
         if number is not None:
             is_text[places], flat[places] = False, number
     flat[is_text] = ids
-    hashes, schema = shuffle_hash(key_halves(batch.keys), seed), schemas.tokens(id_type)
+    hashes, schema = shuffle_hash(key_halves(batch.keys), seed), schemas.tokens(id_type, has_mask=learned is not None)
     tokens = pa.LargeListArray.from_arrays(pa.array(shifted), pa.array(flat, id_type))
-    return pa.record_batch([pa.array(hashes), batch.keys, tokens.cast(schema.field("tokens").type)], schema=schema)
+    columns = [pa.array(hashes), batch.keys, tokens.cast(schema.field("tokens").type)]
+    if learned is not None:
+        mask = np.ones(len(flat), np.bool_)  # a document is learned from its first token to its end, where it is empty
+        mask[is_text] = learned
+        mask[last] = mask[np.maximum(last - 1, 0)] | (last == shifted[:-1][ended])  # ends as it was before
+        lists = pa.LargeListArray.from_arrays(*map(pa.array, runs_of(mask, shifted)))
+        columns.append(lists.cast(schema.field(schemas.UNLEARNED).type))
+    return pa.record_batch(columns, schema=schema)
+
+
+def _lacks(number: int | None, encoded: Encoded, at: int) -> NDArray[np.bool_]:
+    """Which documents lack the token that begins (`at` 0) or ends them (-1): (num_docs,). Only segments may have meant it."""
+    ids, offsets, learned = encoded
+    lacks = np.full(len(offsets) - 1, number is not None)
+    if learned is not None and number is not None:
+        full = np.flatnonzero(np.diff(offsets))
+        places = offsets[full] if at == 0 else offsets[full + 1] - 1
+        lacks[full[ids[places] == number]] = False
+    return lacks
 
 
 def _write_used_ids(root: Root, path: str, meter: Meter) -> OutputFile:

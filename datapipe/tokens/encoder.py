@@ -26,7 +26,16 @@ from datapipe.records.checksum import bytes_checksum
 from datapipe.shards.schemas import token_type
 from datapipe.tokens.engines import FASTOKENS, Fastokens, Reference, is_panic
 from datapipe.tokens.proof import Choice, Proof, proved
-from datapipe.tokens.vocabulary import added_around, is_in_brackets, unknown_id, unspellable, untokenized
+from datapipe.tokens.vocabulary import (
+    added_around,
+    is_in_brackets,
+    puts_a_space,
+    token_bytes,
+    unknown_id,
+    unspellable,
+    untokenized,
+    with_no_first_space,
+)
 
 TOKENIZER = "tokenizer.json"
 
@@ -47,7 +56,9 @@ class Encoder:
 
     Attributes: vocab_size: ids are 0 to vocab_size - 1, including added tokens. eos_token, eos_id:
         the token that ends every document, which `encode` does not append. bos_token, bos_id: the
-        token that begins every document; None for none. `encode` does not put it there. unknown_id:
+        token that begins every document; None for none. `encode` does not put it there. added_tokens:
+        ids of the added tokens by name. control_tokens: those of them that text never becomes, special
+        or in brackets. unknown_id:
         the id of text without a token; None where all text has tokens. adds: what the
         post-processor of the file would add to a text. id_type: uint16 or uint32; see
         `schemas.token_type`. fingerprint: checksum of `to_json()`, full width.
@@ -74,10 +85,16 @@ class Encoder:
         self.bos_token = bos
         self.bos_id = None if bos is None else _begin_of_text(name, settings, vocabulary, bos, self.eos_token)
         self.vocab_size = _vocabulary_size(name, vocabulary)
+        added = settings.get("added_tokens") or ()
+        self.added_tokens = {each["content"]: vocabulary[each["content"]] for each in added}
+        special = {each["content"] for each in added if each.get("special")}
+        self.control_tokens = {
+            name: number for name, number in self.added_tokens.items() if name in special or is_in_brackets(name)
+        }
         self.unknown_id = self._unknown_id(name, settings, tokenizer)
         with _refusing(name):
             self.adds = added_around(tokenizer)
-        named = [token for token in (self.eos_token, bos) if token is not None and is_in_brackets(token)]
+        named = [token for token in (self.eos_token, bos, *self.control_tokens) if token is not None and is_in_brackets(token)]
         encoding = unspellable(settings, tokenizer, named)
         self._tokenizer = tokenizer if encoding is settings else load_tokenizer(name, _canonical(name, encoding))
         self.id_type = token_type(self.vocab_size)
@@ -110,6 +127,32 @@ class Encoder:
         """Loads the tokenizer of the library now; the first word would load it otherwise."""
         self._engine.encode(["a"])
 
+    @cached_property
+    def token_bytes(self) -> np.ndarray | None:
+        """The bytes of text that each id stands for, (vocab_size,) int64; None for other tokenizers than byte-level BPE."""
+        return token_bytes(json.loads(self._json), self._tokenizer.get_vocab(with_added_tokens=True), self.vocab_size)
+
+    @cached_property
+    def behind_tokens(self) -> Tokenizer | None:
+        """The tokenizer of text behind a control token, where a space is put before the first text of a document alone; None
+        where such text is encoded like any other."""
+        changed = with_no_first_space(json.loads(self._tokenizer.to_str()))
+        return None if changed is None else load_tokenizer("tokenizer", json.dumps(changed).encode())
+
+    @cached_property
+    def puts_a_space_first(self) -> bool:
+        """Whether the tokenizer puts a space before every text, also behind a control token."""
+        return puts_a_space(self.behind_tokens or self._tokenizer)
+
+    def spans(self, text: str, *, is_first: bool) -> tuple[np.ndarray, np.ndarray]:
+        """The start and stop byte of each token of a text, (num_tokens,) int64 each: by `tokenizers`, slowly. `is_first`:
+        whether no control token is before it."""
+        tokenizer = self._tokenizer if is_first or self.behind_tokens is None else self.behind_tokens
+        pairs = np.array(tokenizer.encode(text, add_special_tokens=False).offsets, np.int64).reshape(-1, 2)
+        sizes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+        ends = np.concatenate([[0], np.cumsum(1 + (sizes > 0x7F) + (sizes > 0x7FF) + (sizes > 0xFFFF))])
+        return ends[pairs[:, 0]], ends[pairs[:, 1]]
+
     @property
     def _markers(self) -> dict[str, int]:
         begin = {} if self.bos_token is None or self.bos_id is None else {self.bos_token: self.bos_id}
@@ -138,15 +181,17 @@ class Encoder:
         """The tokenizer.json in canonical form: equal tokenizers give equal bytes, whatever the spacing of the file."""
         return self._json
 
-    def encode(self, texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    def encode(self, texts: pa.Array, *, is_behind: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Token ids of all texts, which have no nulls, (num_tokens,) uint16 or uint32, and offsets
-        (num_docs + 1,) int64. Raises EncodingError where the library fails on a text."""
+        (num_docs + 1,) int64. Raises EncodingError where the library fails on a text. `is_behind`:
+        whether the texts stand behind control tokens; see `behind_tokens`."""
         if texts.null_count:
             raise UserError(f"cannot encode: found {texts.null_count} null texts, expected strings. Drop or fill them")
         dtype = columns.dtype_of(self.id_type)
         ids, lengths = [np.zeros(0, dtype)], [np.zeros(1, np.int64)]
+        engine = Reference(self.behind_tokens) if is_behind and self.behind_tokens is not None else self._engine
         for part in slices_of(columns.as_large_string(texts), SLICE_BYTES):
-            slice_ids, num_tokens = self._engine.encode(_as_strings(part))
+            slice_ids, num_tokens = engine.encode(_as_strings(part))
             ids.append(slice_ids.astype(dtype))
             lengths.append(num_tokens)
         return self._without_markers(np.concatenate(ids)), np.cumsum(np.concatenate(lengths))

@@ -232,6 +232,7 @@ def assemble(
     keys: np.ndarray,
     pad_id: int,  # the id that pads a row, which is the end-of-text id
     sequence_length: int,
+    unlearned: np.ndarray | None = None,  # (num_runs, 2) int64: start and stop in `tokens` of each run that no loss counts
 ) -> pa.RecordBatch:
     """The rows `row_order` (all or some) of `packed`, with their tokens, as a record batch of `schemas.sequences`."""
     counts = np.diff(packed.row_offsets)[row_order]
@@ -242,9 +243,27 @@ def assemble(
     rows = np.empty(len(row_order) * sequence_length, tokens.dtype)
     kernels.fill_rows(tokens, doc_offsets[document] + start, length, row_offsets, pad_id, sequence_length, rows)
 
-    schema = schemas.sequences(pa.from_numpy_dtype(tokens.dtype), sequence_length)
+    id_type = pa.from_numpy_dtype(tokens.dtype)
+    schema = schemas.sequences(id_type, sequence_length, has_mask=unlearned is not None)
     offsets = pa.array(row_offsets.astype(np.int32))
     values = {"lengths": pa.array(length), "keys": columns.keys_from(keys[document]), "starts": pa.array(start)}
     lists = [pa.ListArray.from_arrays(offsets, column, type=schema.field(name).type) for name, column in values.items()]
     row_tokens = pa.FixedSizeListArray.from_arrays(pa.array(rows), type=schema.field("tokens").type)
-    return pa.RecordBatch.from_arrays([row_tokens, *lists], schema=schema)
+    mask = [] if unlearned is None else [_runs_of_rows(unlearned, doc_offsets[document] + start, length, row_offsets)]
+    return pa.RecordBatch.from_arrays([row_tokens, *lists, *mask], schema=schema)
+
+
+def _runs_of_rows(runs: np.ndarray, starts: np.ndarray, lengths: np.ndarray, row_offsets: np.ndarray) -> pa.Array:
+    """The runs (num_runs, 2) of tokens, ascending, by row: in which a row has the pieces of `lengths` from the tokens `starts`
+    on, (num_pieces,), end to end, piece row_offsets[r] first."""
+    stops = starts + lengths
+    first, stop = np.searchsorted(runs[:, 1], starts, "right"), np.searchsorted(runs[:, 0], stops, "left")
+    counts = np.maximum(stop - first, 0)  # (num_pieces,) runs that reach into each piece
+    piece = np.repeat(np.arange(len(starts)), counts)
+    within = np.arange(len(piece)) - np.repeat(np.cumsum(counts) - counts, counts)
+    ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    in_row = ends[:-1] - np.repeat(ends[row_offsets[:-1]], np.diff(row_offsets))  # (num_pieces,) tokens of the row before it
+    own = np.clip(runs[first[piece] + within], starts[piece, None], stops[piece, None])
+    values = (own + (in_row - starts)[piece, None]).astype(np.int32)
+    of_pieces = np.concatenate([[0], np.cumsum(counts)])
+    return pa.ListArray.from_arrays(pa.array((2 * of_pieces[row_offsets]).astype(np.int32)), pa.array(values.reshape(-1)))

@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from datapipe.quantities import counted
@@ -97,6 +98,35 @@ def untokenized(settings: Mapping[str, Any], tokenizer: Tokenizer) -> str:
         and not _have_tokens(_reaching(tokenizer, chr(byte)) if byte < 0x80 else letter, model, pieces)
     )
     return missing if missing or "ByteLevel" in steps else "characters outside its vocabulary have no token"
+
+
+def token_bytes(settings: Mapping[str, Any], vocabulary: Mapping[str, int], size: int) -> np.ndarray | None:
+    """The bytes of text that each id stands for, (size,) int64; None where a text may be changed before it is cut, or ids do
+    not spell it byte by byte."""
+    steps = steps_of(settings.get("pre_tokenizer"), "pretokenizers")
+    if settings.get("normalizer") is not None or "ByteLevel" not in steps or model_type(settings["model"]) != "BPE":
+        return None
+    added = {token["content"] for token in settings.get("added_tokens") or ()}
+    lengths = np.zeros(size, np.int64)
+    for piece, number in vocabulary.items():
+        lengths[number] = len(piece.encode()) if piece in added else len(piece)
+    return lengths
+
+
+def with_no_first_space(settings: dict[str, Any]) -> dict[str, Any] | None:
+    """The settings of a tokenizer that puts a space before the first text alone (`prepend_scheme: first`), without it; None for
+    any other tokenizer."""
+    step = settings.get("pre_tokenizer") or {}
+    steps = step.get("pretokenizers") or [step]
+    if not any(each.get("prepend_scheme") == "first" for each in steps):
+        return None
+    changed = [{**each, "prepend_scheme": "never"} if each.get("prepend_scheme") == "first" else each for each in steps]
+    return {**settings, "pre_tokenizer": changed[0] if step is steps[0] else {**step, "pretokenizers": changed}}
+
+
+def puts_a_space(tokenizer: Tokenizer) -> bool:
+    """Whether a text gets a space before it."""
+    return len(_reaching(tokenizer, "(")) > 1
 
 
 def _reaching(tokenizer: Tokenizer, text: str) -> str:

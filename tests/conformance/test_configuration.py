@@ -136,6 +136,10 @@ SECTIONS = {
             "weight": WEIGHT,
             "max_epochs": number(above=0),
             "strata": Values([None, {"by": "score", "bounds": [1]}], [3, "x", {"by": "text", "bounds": [1]}]),
+            "fim": Values([None], [3, "x", ["a"], {"at": "words"}]),
+            "document_prefix": Values(
+                [None, {"text": "{url}"}], [3, "x", {}, {"text": "none"}, {"text": "{url!r}"}, {"text": "{"}]
+            ),
             "license": Values(["cc-by-4.0", "LicenseRef-mine", None], [3, "cc-by4.0", ["MIT"]]),
             "license_field": Values(["terms", None], ["", 3, "text"]),
             "homepage": Values(["http://a.org", None], ["a.org", "https://", "javascript:alert(1)", "https://a b", 3]),
@@ -170,6 +174,25 @@ SECTIONS = {
             "order": choice("shuffled", "ascending", "descending"),
         },
         {"sources": {"web": WEB | {"strata": {"by": "score", "bounds": [1]}}}},
+    ),
+    "FimSpec": Section(
+        ("sources", "web", "fim"),
+        {
+            "rate": share(),
+            "spm": share(),
+            "at": choice("characters", "tokens"),
+            "min_chars": whole(0),
+            "tokens": Values([[], ["a", "b", "c"]], [3, "a", ["a", "b"], [3], None]),
+        },
+        {"sources": {"web": WEB | {"fim": {}}}, **TOKENIZER},
+    ),
+    "DocumentPrefixSpec": Section(
+        ("sources", "web", "document_prefix"),
+        {
+            "text": Values(["{url}\n", "{{{url}"], ["", 3, "none", "{}", "{a b}", "{url:3}", "{url", None], needed=True),
+            "rate": share(),
+        },
+        {"sources": {"web": WEB | {"document_prefix": {"text": "{url}"}}}},
     ),
     "SyntheticSpec": Section(
         ("sources", "web", "synthetic"),

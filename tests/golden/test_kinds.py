@@ -27,7 +27,7 @@ GOLDEN: dict[str, tuple[int, str]] = {
     "narrow": (1, "3f95a0c9fd654174"),
     "sample": (1, "4319d07a511c5897"),
     "train": (1, "6b78b6515ebd86f4"),
-    "tokenize": (2, "37c0bd622a5a47ff"),
+    "tokenize": (3, "37c0bd622a5a47ff"),
     "pack": (1, "97330a0fb093318e"),
     "write": (1, "95e66652279e5a53"),
     "fold": (2, "a0223f62e7be8079"),

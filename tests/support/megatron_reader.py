@@ -13,7 +13,7 @@ def read_pair(prefix: Path) -> tuple[list[np.ndarray], list[int], str]:
     index, content = prefix.with_suffix(".idx").read_bytes(), prefix.with_suffix(".bin").read_bytes()
     magic, version, code, num_sequences, num_borders = struct.unpack_from("<9sQBQQ", index)
     assert (magic, version) == (b"MMIDIDX\0\0", 1)
-    dtype = np.dtype({4: "<i4", 8: "<u2"}[code])
+    dtype = np.dtype({1: "u1", 4: "<i4", 8: "<u2"}[code])
     lengths = struct.unpack_from(f"<{num_sequences}i", index, 34)
     offsets = struct.unpack_from(f"<{num_sequences}q", index, 34 + 4 * num_sequences)
     borders = struct.unpack_from(f"<{num_borders}q", index, 34 + 12 * num_sequences)

@@ -18,8 +18,9 @@ import xxhash
 from datapipe import columns
 from datapipe.records.checksum import file_checksum
 from datapipe.records.names import SNAPSHOT
+from datapipe.shards.loss_mask import runs_of
 from datapipe.shards.manifest import FileEntry, Phase, Snapshot, TokenizerEntry, read_snapshot
-from datapipe.shards.schemas import token_type
+from datapipe.shards.schemas import UNLEARNED, token_type
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.snapshot_folder import snapshot_folder
 from datapipe.shards.source_entry import SourceEntry
@@ -45,6 +46,7 @@ def make_snapshot(
     seed: int = 17,
     exhausted: Any = "stop",
     window_shards: int = 0,
+    masked: Sequence[str] = (),
 ) -> Path:
     """Writes a snapshot of `sources` (name -> training sequences) and returns its folder.
 
@@ -52,13 +54,14 @@ def make_snapshot(
         validation: name -> held-out sequences.
         weights: of the sources, 1 each by default; `phases` overrules them, as (until_tokens, weights) each.
         vocab_size: below 65,500 tokens are uint16 and wrap around.
+        masked: sources of which no loss counts the tokens that `is_learned` excludes.
     """
     root = Root(str(folder))
     shards: list[ShardEntry] = []
     number = 0
     for split, counts in (("train", sources), ("validation", validation or {})):
         for name, count in counts.items():
-            batch = sequences(name, number, count, sequence_length, vocab_size)
+            batch = sequences(name, number, count, sequence_length, vocab_size, has_mask=name in masked)
             number += count
             entry = {"source": name, "split": split}
             shards += _write_shards(root, f"shards/{name}/{split}-0000", shard_format, batch, rows_per_shard, entry)
@@ -87,14 +90,18 @@ def write_manifest(root: Root, snapshot: Snapshot) -> None:
         root.write_atomic(path, content)
 
 
-def make_growing_snapshots(folder: Path, sources: Mapping[str, Sequence[int]], **options: Any) -> list[str]:
+def make_growing_snapshots(
+    folder: Path, sources: Mapping[str, Sequence[int]], *, masked_parts: Sequence[int] = (), **options: Any
+) -> list[str]:
     """Writes snapshots of one output, each with one part more of its sources, and returns their fingerprints.
 
     Args:
         sources: name -> training sequences of each part. A source whose list is shorter does not grow any more.
+        masked_parts: the parts with a mask; see `make_snapshot`.
         options: of `make_snapshot`, of the first parts.
     """
-    make_snapshot(folder, {name: counts[0] for name, counts in sources.items()}, **options)
+    masked = [*sources] if 0 in masked_parts else []
+    make_snapshot(folder, {name: counts[0] for name, counts in sources.items()}, masked=masked, **options)
     root = Root(str(folder))
     first = read_snapshot(root)
     assert first.has_tokens
@@ -103,7 +110,7 @@ def make_growing_snapshots(folder: Path, sources: Mapping[str, Sequence[int]], *
     for part in range(1, max(map(len, sources.values()))):
         for name, counts in sources.items():
             if part < len(counts):
-                batch = sequences(name, number, counts[part], length, vocab_size)
+                batch = sequences(name, number, counts[part], length, vocab_size, has_mask=part in masked_parts)
                 number += counts[part]
                 entry = {"source": name, "split": "train", "part": part}
                 prefix = f"shards/{name}/addition-{part:05}/train-0000"
@@ -143,7 +150,12 @@ def source_hash(name: str) -> int:
     return xxhash.xxh3_64_intdigest(f"{name}:{source_path(name)}".encode())
 
 
-def sequences(name: str, first: int, count: int, length: int, vocab_size: int) -> pa.RecordBatch:
+def is_learned(tokens: np.ndarray) -> np.ndarray:
+    """Whether a loss counts tokens of a masked source: not in runs of three, of seven tokens each, and never in some rows."""
+    return (tokens % 7 > 2) & (tokens // 64 % 5 > 0)
+
+
+def sequences(name: str, first: int, count: int, length: int, vocab_size: int, *, has_mask: bool = False) -> pa.RecordBatch:
     """Rows `first` to `first + count` of one to three pieces each; in every fifth row the last document continues."""
     lengths, positions, starts, offsets = [], [], [], [0]
     carried: tuple[int, int] | None = None  # position of the document that continues, and its tokens so far
@@ -161,7 +173,7 @@ def sequences(name: str, first: int, count: int, length: int, vocab_size: int) -
         carried = (positions[-1], starts[-1] + lengths[-1]) if split else None
         offsets.append(len(lengths))
         tokens[row, ends[-1] :] = 0
-    schema = shard_schema(token_type(vocab_size), length, TOKENIZER, name)
+    schema = shard_schema(token_type(vocab_size), length, TOKENIZER, name, has_mask=has_mask)
     flat = pa.array(tokens.reshape(-1).astype(schema.field("tokens").type.value_type.to_pandas_dtype()))
     keys = columns.make_keys(source_hash(name), np.array(positions, np.uint64))
     values = [pa.array(lengths, pa.int32()), keys, pa.array(starts, pa.int64())]
@@ -169,6 +181,11 @@ def sequences(name: str, first: int, count: int, length: int, vocab_size: int) -
         pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), value, type=schema.field(field).type)
         for field, value in zip(("lengths", "keys", "starts"), values)
     ]
+    if has_mask:
+        ends, runs = runs_of((is_learned(tokens) | (tokens == 0)).reshape(-1), np.arange(count + 1) * length)
+        lists.append(
+            pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(runs, pa.int32()), type=schema.field(UNLEARNED).type)
+        )
     return pa.record_batch([pa.FixedSizeListArray.from_arrays(flat, type=schema.field("tokens").type), *lists], schema=schema)
 
 

@@ -16,6 +16,7 @@ from pydantic import (
 from datapipe.config.fields import Globs, Paths, Record, Texts, Weight
 from datapipe.config.mixture_schedule import StrataSpec
 from datapipe.config.problems import Problem, ProblemsError, described
+from datapipe.config.sources.arrangement import DocumentPrefixSpec, FimSpec
 from datapipe.config.sources.provenance import Collected, CostSpec, Homepage, License, SyntheticSpec
 from datapipe.config.stage_use import FormatEntry, StageList, StageUse
 from datapipe.credentials import masked
@@ -119,6 +120,10 @@ class Source(Record):
     strata: StrataSpec | None = Field(
         default=None, description="By a number of each document: how often and in which order parts are drawn."
     )
+    fim: FimSpec | None = Field(default=None, description="Puts documents of code into the order of filling in the middle.")
+    document_prefix: DocumentPrefixSpec | None = Field(
+        default=None, description="Text from columns before the text of documents, such as their URL, which no loss counts."
+    )
     license: License | None = Field(
         default=None, description="License of the corpus as SPDX has it: CC-BY-4.0, MIT OR Apache-2.0, LicenseRef-NAME."
     )
@@ -148,6 +153,8 @@ class Source(Record):
         if unknown is not None:
             text = f"'{unknown}' is no kept column.{suggest(unknown, self.kept_fields)} Name it under `keep`, too"
             yield ("types",), text
+        if self.fim is not None and self.document_prefix is not None:
+            yield ("fim",), "found beside document_prefix, expected one of them: a document has a prefix or a gap"
 
     @property
     def replaces_surrogates(self) -> bool:

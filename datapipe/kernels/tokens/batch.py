@@ -63,6 +63,43 @@ def unshifted_labels(
 
 
 @kernel
+def ignore_runs(run_offsets: Int64s, runs: Int32s, shift: int, out: Int32MatrixOut | Int64MatrixOut) -> None:
+    """Labels without those of tokens that no loss counts.
+
+    Args:
+        run_offsets: (num_rows + 1,) int64; row r has the borders offsets[r]:offsets[r + 1].
+        runs: (num_borders,) int32, start and stop of each run of such tokens.
+        shift: how many places before its token a label stands: 1 for the next token's, else 0.
+        out: (num_rows, S), the labels.
+    """
+    for row in range(out.shape[0]):
+        for border in range(run_offsets[row], run_offsets[row + 1], 2):
+            _fill(out[row, max(runs[border] - shift, 0) : max(runs[border + 1] - shift, 0)], IGNORED)
+
+
+@kernel
+def count_ignored(
+    chunk_offsets: Int64s, chunk_lengths: Int32s, run_offsets: Int64s, runs: Int32s, is_shifted: bool, out: Int64sOut
+) -> None:
+    """The tokens in runs that another token predicts: (num_rows,). With shifted labels none predicts the first of a chunk, with
+    unshifted ones none predicts the first of a row. Other arguments as for `positions` and `ignore_runs`."""
+    for row in range(out.shape[0]):
+        border, stop = run_offsets[row], run_offsets[row + 1]
+        count, position = 0, 0
+        for other in range(border, stop, 2):
+            count += runs[other + 1] - runs[other]
+        for chunk in range(chunk_offsets[row], chunk_offsets[row + 1]):
+            while border < stop and runs[border + 1] <= position:
+                border += 2
+            if border < stop and runs[border] <= position:
+                count -= 1
+            if not is_shifted:
+                break
+            position += chunk_lengths[chunk]
+        out[row] = count
+
+
+@kernel
 def positions(chunk_offsets: Int64s, chunk_lengths: Int32s, out: Int32MatrixOut | Int64MatrixOut) -> None:
     """Positions from 0 in each chunk, and from 0 in the padding: all are below S. Arguments as for `unshifted_labels`."""
     for row in range(out.shape[0]):

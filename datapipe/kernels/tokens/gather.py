@@ -31,10 +31,10 @@ from datapipe.kernels.types import (
     UInt64MatrixOut,
 )
 
-BLOCK_WIDTH = 7
-TOKENS, OFFSETS, LENGTHS, KEYS, STARTS, NUM_CHUNKS, END = range(BLOCK_WIDTH)
-"""The items of a block: five addresses (of tokens 0: absent), a number, and the address of the last
-byte of the mapped file, or 0."""
+BLOCK_WIDTH = 10
+TOKENS, OFFSETS, LENGTHS, KEYS, STARTS, NUM_CHUNKS, END, RUN_OFFSETS, RUNS, NUM_BORDERS = range(BLOCK_WIDTH)
+"""The items of a block: five addresses (of tokens 0: absent), a number, and the address of the last byte of the mapped file, or
+0; then of the runs that no loss counts two addresses (0 where there are none in any row) and the number of their borders."""
 
 BLOCK_BYTES = 8 * BLOCK_WIDTH
 
@@ -160,6 +160,23 @@ def copy_with_next(
     return _first_cut(blocks)
 
 
+@inline
+def _count_lists(blocks: Any, rows: Any, offsets_at: Any, count_at: Any, firsts: Any, out_offsets: Any) -> Any:
+    out_offsets[0] = 0
+    for i in range(blocks.shape[0]):
+        block = int64_at(blocks[i], BLOCK_WIDTH)
+        firsts[i] = 0
+        out_offsets[i + 1] = out_offsets[i]
+        if block[offsets_at] != 0:
+            offsets = int32_at(block[offsets_at] + rows[i] * 4, 2)
+            first, stop = offsets[0], offsets[1]
+            if first < 0 or first > stop or stop > block[count_at]:
+                return i
+            firsts[i] = first
+            out_offsets[i + 1] += stop - first
+    return -1
+
+
 @kernel
 def count_chunks(blocks: Int64s, rows: Int64s, firsts: Int64sOut, chunk_offsets: Int64sOut) -> int:
     """Finds the chunks of each row; returns the first row that points outside its block, or -1.
@@ -169,15 +186,32 @@ def count_chunks(blocks: Int64s, rows: Int64s, firsts: Int64sOut, chunk_offsets:
         firsts: (n,) int64, the number in its block of the row's first chunk.
         chunk_offsets: (n + 1,) int64, the running sum of the rows' chunks.
     """
-    chunk_offsets[0] = 0
+    return _count_lists(blocks, rows, OFFSETS, NUM_CHUNKS, firsts, chunk_offsets)
+
+
+@kernel
+def count_borders(blocks: Int64s, rows: Int64s, firsts: Int64sOut, run_offsets: Int64sOut) -> int:
+    """Finds the runs of each row that no loss counts, two borders each; otherwise as `count_chunks`."""
+    return _count_lists(blocks, rows, RUN_OFFSETS, NUM_BORDERS, firsts, run_offsets)
+
+
+@kernel
+def gather_runs(blocks: Int64s, firsts: Int64s, run_offsets: Int64s, sequence_length: int, out: Int32sOut) -> int:
+    """The borders of the runs of each row, into `out` (num_borders,) int32; returns the first row in which they are no starts
+    and stops that ascend to `sequence_length`, or -1. Other arguments: of `count_borders`."""
     for i in range(blocks.shape[0]):
-        block = int64_at(blocks[i], BLOCK_WIDTH)
-        offsets = int32_at(block[OFFSETS] + rows[i] * 4, 2)
-        first, stop = offsets[0], offsets[1]
-        if first < 0 or first > stop or stop > block[NUM_CHUNKS]:
+        count = run_offsets[i + 1] - run_offsets[i]
+        if count % 2 != 0:
             return i
-        firsts[i] = first
-        chunk_offsets[i + 1] = chunk_offsets[i] + stop - first
+        if count > 0:
+            borders = int32_at(int64_at(blocks[i], BLOCK_WIDTH)[RUNS] + firsts[i] * 4, count)
+            last = 0
+            for number in range(count):
+                border = borders[number]
+                if border < last or border > sequence_length:
+                    return i
+                last = border
+                out[run_offsets[i] + number] = border
     return -1
 
 

@@ -20,6 +20,7 @@ from datapipe.errors import UserError
 from datapipe.records.outputs import DocumentsFile
 from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.shards.documents.json_lines import check_columns, json_lines
+from datapipe.stage.segments import SEGMENTS
 from datapipe.storage.root import Root
 
 DocumentFormat = Literal["parquet", "jsonl.zst"]
@@ -28,6 +29,7 @@ GROUP_BYTES = 16 << 20  # of a row group in memory, which readers hold: 64 MiB c
 
 SOURCE = "source"
 _FIRST = ("id", "url", SOURCE, "text")
+_LEFT_OUT = {*OWN_COLUMNS} - {SEGMENTS}
 _INCOMPRESSIBLE_BY_DICTIONARY = ("id", "url", "text")
 
 
@@ -39,7 +41,7 @@ def published_schema(schema: pa.Schema) -> pa.Schema:
             f"the documents have a column '{SOURCE}', and written documents have one of this name: the source of the mixture. "
             f"Leave '{SOURCE}' out of `keep`, or give the stage's column another name."
         )
-    others = [name for name in schema.names if name not in (*_FIRST, *OWN_COLUMNS)]
+    others = [name for name in schema.names if name not in (*_FIRST, *_LEFT_OUT)]
     names = [name for name in _FIRST if name in schema.names or name == SOURCE]
     known = schema.remove_metadata().append(pa.field(SOURCE, pa.string(), nullable=False))
     fields = [known.field(name).remove_metadata() for name in (*names, *others)]
@@ -51,7 +53,7 @@ def published_schema(schema: pa.Schema) -> pa.Schema:
 def published_rows(record: pa.RecordBatch, source: str, schema: pa.Schema) -> pa.RecordBatch:
     """Documents as they are written. Raises UserError where they have other columns than `schema`, or of other types."""
     expected = set(schema.names) - {SOURCE}
-    names = set(record.schema.names) - (set(OWN_COLUMNS) - expected)
+    names = set(record.schema.names) - (_LEFT_OUT - expected)
     if names != expected:
         raise UserError(
             f"documents of '{source}' have the columns {', '.join(sorted(names))} here, and "

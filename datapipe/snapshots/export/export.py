@@ -17,9 +17,10 @@ The snapshot is only read. What readers begin with is written last: snapshot.jso
 tokenizer.json, and then the mark of a whole export (`folder.py`).
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Literal
@@ -32,8 +33,9 @@ from datapipe.errors import UserError, suggest
 from datapipe.machine.files import sync
 from datapipe.shards import schemas
 from datapipe.shards.document_files import committed_file
+from datapipe.shards.loss_mask import learned_of
 from datapipe.shards.manifest import Phase, Snapshot
-from datapipe.shards.packed_documents import DocumentJoiner, without_removed
+from datapipe.shards.packed_documents import NOT_LEARNED, DocumentJoiner, starts_of, without_removed
 from datapipe.shards.removed import read_removed
 from datapipe.shards.shard_file import open_shard
 from datapipe.shards.shard_table import ShardEntry
@@ -127,13 +129,15 @@ def export_snapshot(
         exported: list[ExportedSplit] = []
         for source, split in parts:
             entries = snapshot.shards_of(source, split)
+            is_masked = has_mask(root, snapshot, entries)
             if wanted.format == "megatron":
-                batches = shard_batches(root, snapshot, entries)
-                exported.append(_write_megatron(target, snapshot, wanted, source, split, batches))
+                batches = partial(shard_batches, root, snapshot, entries)
+                exported.append(_write_megatron(target, snapshot, wanted, source, split, batches, is_masked=is_masked))
                 continue
             written: list[ShardEntry] = []
             for number, group in enumerate(_groups(entries, wanted)):
-                written += _write_shards(target, snapshot, wanted, number, group, shard_batches(root, snapshot, group))
+                batches = shard_batches(root, snapshot, group)
+                written += _write_shards(target, snapshot, wanted, number, group, batches, is_masked=is_masked)
             rows, tokens = sum(shard.sequences for shard in written), sum(shard.tokens for shard in written)
             files = tuple(shard.path for shard in written)
             exported.append(ExportedSplit(source=source, split=split, files=files, rows=rows, tokens=tokens))
@@ -187,29 +191,69 @@ def shard_batches(root: Root, snapshot: Snapshot, entries: tuple[ShardEntry, ...
                 yield without_removed(shard.checked_batch(number), removed, snapshot.tokenizer.eos_id)
 
 
+def has_mask(root: Root, snapshot: Snapshot, entries: Sequence[ShardEntry]) -> bool:
+    """Whether documents in shards of one source have a mask. Those that were added later may have another form."""
+    for entry in {entry.part: entry for entry in entries}.values():
+        with closing(open_shard(root, entry, snapshot.form)) as shard:
+            if schemas.UNLEARNED in shard.schema.names:
+                return True
+    return False
+
+
+def with_mask(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows with the column of unlearned runs; without any where they have none."""
+    if schemas.UNLEARNED in batch.schema.names:
+        return batch
+    rows = batch.schema.field("tokens").type
+    field = schemas.sequences(rows.value_type, rows.list_size, has_mask=True).field(schemas.UNLEARNED)
+    nothing = pa.ListArray.from_arrays(
+        pa.array(np.zeros(batch.num_rows + 1, np.int32)), pa.array([], pa.int32()), type=field.type
+    )
+    return batch.append_column(field, nothing)
+
+
 def _write_megatron(
-    target: Root, snapshot: Snapshot, wanted: ExportRequest, source: str, split: Split, batches: Iterator[pa.RecordBatch]
+    target: Root,
+    snapshot: Snapshot,
+    wanted: ExportRequest,
+    source: str,
+    split: Split,
+    batches: Callable[[], Iterator[pa.RecordBatch]],
+    *,
+    is_masked: bool,
 ) -> ExportedSplit:
     id_type = schemas.token_type(snapshot.tokenizer.vocab_size)
     writer = MegatronWriter(target, f"{source}/{split}", id_type, wanted.target_bytes)
-    joiner = DocumentJoiner(snapshot.tokenizer.eos_id)
+    mask_bytes = None if wanted.target_bytes is None else wanted.target_bytes // (id_type.bit_width // 8)
+    masks = MegatronWriter(target, f"{source}/{split}-loss-mask", pa.uint8(), mask_bytes)
+    continued = np.concatenate([*map(starts_of, batches())]) if is_masked and not wanted.rows else None
+    joiner = DocumentJoiner(snapshot.tokenizer.eos_id, continued)
     with ExitStack() as handles:
         handles.callback(writer.abort)
-        for batch in batches:
-            if wanted.rows:
-                row_lengths = np.full(batch.num_rows, snapshot.sequence_length, np.int64)
-                writer.append(columns.numbers(batch.column("tokens").values), row_lengths)
-            else:
-                writer.append(*joiner.add(batch))
+        handles.callback(masks.abort)
+        for batch in batches():
+            tokens, lengths = _rows_of(batch, is_masked=is_masked) if wanted.rows else joiner.add(batch)
+            writer.append(tokens & ~NOT_LEARNED if is_masked else tokens, lengths)
+            if is_masked:
+                masks.append(tokens < NOT_LEARNED, lengths)
         joiner.finish()
-        pairs = writer.finish()
+        pairs = (*writer.finish(), *masks.finish())
+    own = pairs[: len(pairs) // 2] if is_masked else pairs
     return ExportedSplit(
         source=source,
         split=split,
         files=tuple(f"{pair.prefix}.{ending}" for pair in pairs for ending in ("bin", "idx")),
-        rows=sum(pair.sequences for pair in pairs),
-        tokens=sum(pair.tokens for pair in pairs),
+        rows=sum(pair.sequences for pair in own),
+        tokens=sum(pair.tokens for pair in own),
     )
+
+
+def _rows_of(batch: pa.RecordBatch, *, is_masked: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Rows as sequences of exactly S tokens; see `DocumentJoiner.add`."""
+    width, tokens = batch.column("tokens").type.list_size, columns.numbers(batch.column("tokens").values)
+    if is_masked:
+        tokens = tokens.astype(np.uint32) + np.where(learned_of(batch), np.uint32(0), NOT_LEARNED)
+    return tokens, np.full(batch.num_rows, width, np.int64)
 
 
 def _groups(entries: tuple[ShardEntry, ...], wanted: ExportRequest) -> list[tuple[ShardEntry, ...]]:
@@ -226,11 +270,14 @@ def _write_shards(
     number: int,
     group: tuple[ShardEntry, ...],
     batches: Iterator[pa.RecordBatch],
+    *,
+    is_masked: bool,
 ) -> list[ShardEntry]:
     """Writes group `number` and returns its manifest entries. A shard that is written alone keeps its name."""
     assert wanted.format in ("arrow", "parquet")
     first, id_type = group[0], schemas.token_type(snapshot.tokenizer.vocab_size)
-    schema = shard_schema(id_type, snapshot.sequence_length, snapshot.tokenizer.fingerprint, first.source, first.group)
+    form = (snapshot.sequence_length, snapshot.tokenizer.fingerprint, first.source, first.group)
+    schema = shard_schema(id_type, *form, has_mask=is_masked)
     if wanted.target_bytes is None:
         prefix, _, first_number = first.numbered_path.rpartition(".")[0].rpartition("-")
         target_bytes, hashes = first.sequences * snapshot.sequence_length * id_type.bit_width // 8, first.hashes
@@ -241,7 +288,7 @@ def _write_shards(
     with ExitStack() as handles:
         handles.callback(writer.abort)
         for batch in batches:
-            writer.append(batch)
+            writer.append(with_mask(batch).replace_schema_metadata(schema.metadata) if is_masked else batch)
         common = {"source": first.source, "split": first.split, **first.group._asdict(), "hashes": hashes}
         return [ShardEntry.of(shard, **common) for shard in writer.finish()]
 

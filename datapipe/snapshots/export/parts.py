@@ -2,6 +2,7 @@
 
     documents   id, url, source, text, and the columns that were kept     from files of documents, or from work/
     rows        source, tokens, lengths, keys, starts                     from shards; a key is 32 hex digits
+                unlearned, where documents have segments
 
 A column that one source lacks is null in its rows, so that all files of a dataset have the same columns.
 """
@@ -18,7 +19,7 @@ from datapipe.shards import schemas
 from datapipe.shards.documents.reader import json_batches, json_schema, parquet_batches, parquet_schema
 from datapipe.shards.manifest import Snapshot
 from datapipe.shards.shard_table import ShardEntry
-from datapipe.snapshots.export.export import SPLITS, Split, shard_batches, wanted_sources
+from datapipe.snapshots.export.export import SPLITS, Split, has_mask, shard_batches, wanted_sources, with_mask
 from datapipe.snapshots.verify import file_problems
 from datapipe.stage.field_types import joined
 from datapipe.storage.root import Root
@@ -101,13 +102,15 @@ def _batches(root: Root, snapshot: Snapshot, entries: Sequence[ShardEntry], sche
 
 def parts_of_rows(root: Root, snapshot: Snapshot, source: str | None, split: Split | None) -> list[Part]:
     """The packed rows of a snapshot, in the order of its shards."""
-    rows = schemas.sequences(schemas.token_type(snapshot.tokenizer.vocab_size), snapshot.sequence_length)
+    sources = wanted_sources(snapshot.sources, source)
+    is_masked = any(has_mask(root, snapshot, snapshot.shards_of(name, each)) for name in sources for each in SPLITS)
+    rows = schemas.sequences(schemas.token_type(snapshot.tokenizer.vocab_size), snapshot.sequence_length, has_mask=is_masked)
     keys = pa.field("keys", pa.list_(pa.string()), nullable=False)
-    named = pa.field("source", pa.string(), nullable=False)
-    schema = pa.schema([named, rows.field("tokens"), rows.field("lengths"), keys, rows.field("starts")])
+    fields = [pa.field("source", pa.string(), nullable=False), *rows]
+    schema = pa.schema([keys if field.name == "keys" else field for field in fields])
     return [
         Part(source=name, split=each, schema=schema, batches=partial(_rows, root, snapshot, name, each, schema))
-        for name in wanted_sources(snapshot.sources, source)
+        for name in sources
         for each in (SPLITS if split is None else (split,))
         if snapshot.shards_of(name, each)
     ]
@@ -115,10 +118,11 @@ def parts_of_rows(root: Root, snapshot: Snapshot, source: str | None, split: Spl
 
 def _rows(root: Root, snapshot: Snapshot, source: str, split: Split, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for rows in shard_batches(root, snapshot, snapshot.shards_of(source, split)):
-        keys = rows.column("keys")
+        own = with_mask(rows) if schemas.UNLEARNED in schema.names else rows
+        keys = own.column("keys")
         by_name = {
             "source": pa.repeat(pa.scalar(source, pa.string()), rows.num_rows),
             "keys": pa.ListArray.from_arrays(keys.offsets, columns.hex_keys(keys.values).cast(pa.string())),
         }
-        arrays = [by_name.get(name, rows.column(name) if name in rows.schema.names else None) for name in schema.names]
+        arrays = [by_name.get(name, own.column(name) if name in own.schema.names else None) for name in schema.names]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)

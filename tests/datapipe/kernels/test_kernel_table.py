@@ -34,6 +34,7 @@ COMPARED_WHOLE = {
     "loader/test_batches.py": """
         batch.borders batch.positions batch.segments batch.unshifted_labels
     """,
+    "loader/test_batches_loss_mask.py": "batch.count_ignored batch.ignore_runs",
     "loader/test_context_slices.py": "batch.split_runs",
     "stage/models/test_models.py": """
         fasttext_labels.flat_labels fasttext_labels.tree_labels fasttext_labels.flat_scores fasttext_labels.tree_scores

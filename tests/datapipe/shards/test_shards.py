@@ -145,6 +145,8 @@ def expected(batch: pa.RecordBatch, rows) -> SequenceRows:
         keys=np.frombuffer(b"".join(key for row in taken for key in row["keys"]), np.uint8).reshape(-1, 16),
         starts=np.array([start for row in taken for start in row["starts"]], np.int64),
         next_tokens=np.zeros((0, 0), np.int64),
+        run_offsets=np.zeros(len(taken) + 1, np.int64),
+        runs=np.zeros(0, np.int32),
     )
 
 

@@ -257,6 +257,8 @@ TASKS: list[tuple[Task, dict[str, Any]]] = [
             "validation": 0.2,
             "strata": ("score", (1.0,)),
             "license_column": "terms",
+            "fim": {"rate": 0.5},
+            "document_prefix": ("{url}", 0.5),
         },
     ),
     (

@@ -17,6 +17,7 @@ from datapipe.errors import DatapipeError
 from datapipe.explore.documents import Inspector
 from datapipe.steps.tokenize import encode
 from datapipe.tokens import Encoder
+from datapipe.tokens.segments import Encoded
 from tests.support import runs, tokenizer_files
 from tests.support.global_stages import batch_of
 
@@ -56,13 +57,13 @@ def panics(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_encode_leaves_out_the_documents_that_fail_and_no_others(bad):
     texts = [f"a panic {row}" if row in bad else f"text {row}" for row in range(7)]
     encoder = Encoder(tokenizer_files.byte_level())
-    batch, ids, offsets, failed = encode(encoder, batch_of(texts))
+    batch, encoded, failed = encode(batch_of(texts), lambda batch: Encoded(*encoder.encode(batch.texts), None))
     message = f"fastokens {VERSION} cannot encode a text: panic: index out of bounds"
     assert failed == dict.fromkeys(bad, message)
     good = [text for text in texts if "panic" not in text]
     assert batch.texts.to_pylist() == good
     expected, expected_offsets = encoder.encode(pa.array(good, pa.large_string()))
-    assert (ids.tolist(), offsets.tolist()) == (expected.tolist(), expected_offsets.tolist())
+    assert (encoded.ids.tolist(), encoded.offsets.tolist()) == (expected.tolist(), expected_offsets.tolist())
 
 
 def _mixture(folder: Path, max_quarantined: str) -> Path:

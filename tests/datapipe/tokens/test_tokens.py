@@ -122,15 +122,15 @@ def test_encode_spelled_tokens_decode_to_the_text(name):
 
 
 @pytest.mark.parametrize("is_byte_level", [True, False])
-def test_encode_added_token_that_is_not_special_is_found_in_text_unless_it_ends_documents(is_byte_level):
+def test_encode_added_token_that_is_not_special_is_found_in_text_unless_it_looks_like_a_control_token(is_byte_level):
     tokenizer = Tokenizer.from_str(tokenizer_files.byte_level().decode()) if is_byte_level else sentencepiece_bpe()
-    tokenizer.add_tokens([AddedToken("<tool>"), AddedToken("<end>")])
+    tokenizer.add_tokens([AddedToken("<tool>"), AddedToken("<end>"), AddedToken("ab")])
     encoder = Encoder(tokenizer.to_str().encode(), eos="<end>")
-    ids = ids_of(encoder, "a<tool><end>" if is_byte_level else "<tool><end>")
-    assert tokenizer.token_to_id("<tool>") in ids
-    assert encoder.eos_id not in ids
+    ids = ids_of(encoder, "ab<tool><end>")
+    assert tokenizer.token_to_id("ab") in ids
+    assert {encoder.eos_id, tokenizer.token_to_id("<tool>")}.isdisjoint(ids)
     if is_byte_level:
-        assert tokenizer.decode(ids, skip_special_tokens=False).replace(" ", "") == "a<tool><end>"
+        assert tokenizer.decode(ids, skip_special_tokens=False).replace(" ", "") == "ab<tool><end>"
 
 
 def test_encoder_end_of_text_that_is_a_piece_and_no_added_token_is_usable():

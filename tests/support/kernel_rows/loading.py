@@ -33,11 +33,24 @@ class _Block:
     lengths: np.ndarray
     keys: np.ndarray
     starts: np.ndarray
+    run_offsets: np.ndarray
+    runs: np.ndarray
     kept: list[np.ndarray]
     entries: np.ndarray
 
     def chunks(self, number: int) -> slice:
         return slice(self.offsets[number], self.offsets[number + 1])
+
+    def borders(self, number: int) -> list[int]:
+        """Of the runs of a row; none of block 0, which has no such column."""
+        return self.runs[self.run_offsets[number] : self.run_offsets[number + 1]].tolist()
+
+    def has_sound_runs(self, number: int) -> bool:
+        return 0 <= self.run_offsets[number] <= self.run_offsets[number + 1] <= len(self.runs)
+
+    def has_fitting_runs(self, number: int) -> bool:
+        borders = self.borders(number)
+        return len(borders) % 2 == 0 and borders == sorted(borders) and all(0 <= each <= _ROW_LENGTH for each in borders)
 
     def is_sound(self, number: int) -> bool:
         return 0 <= self.offsets[number] <= self.offsets[number + 1] <= len(self.lengths)
@@ -58,18 +71,34 @@ def _blocks(case: Case, damaged: bool) -> list[_Block]:
             lengths[generator.integers(len(lengths))] = generator.choice(_DAMAGED_LENGTHS)
         if damaged and generator.integers(2):
             offsets[generator.integers(len(offsets))] = generator.choice(_DAMAGED_OFFSETS)
+        run_offsets, runs = _random_runs(case, number, damaged)
         tokens = generator.integers(0, 65_536, (_ROWS_PER_BLOCK, _ROW_LENGTH)).astype(np.uint16)
         keys, starts = (
             generator.integers(0, 1 << 62, (len(lengths), 2)).astype(np.uint64),
             generator.integers(0, 1 << 40, len(lengths)),
         )
         wide, end = tokens.astype(np.uint32), np.frombuffer(b"\0" if number == 2 else b"1", np.uint8)
-        columns = [tokens, offsets, lengths, keys, starts]
-        entry = [*(column.ctypes.data for column in columns), len(lengths), end.ctypes.data * (number != 1)]
+        columns = [tokens, offsets, lengths, keys, starts, run_offsets, runs]
+        addresses = [column.ctypes.data for column in columns]
+        of_runs = [*addresses[5:], len(runs)] if number else [0, 0, 0]
+        entry = [*addresses[:5], len(lengths), end.ctypes.data * (number != 1), *of_runs]
         entries = np.array([entry, entry], np.int64)
         entries[1, gather.TOKENS] = wide.ctypes.data
         blocks.append(_Block(*columns, [wide, end], entries))
     return blocks
+
+
+def _random_runs(case: Case, number: int, damaged: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Offsets and borders of the runs of a block's rows."""
+    generator = case.generator
+    counts = generator.integers(0, 3, _ROWS_PER_BLOCK) * (number > 0)
+    runs = [np.sort(generator.choice(_ROW_LENGTH + 1, 2 * count, replace=False)) for count in counts]
+    offsets, borders = np.cumsum([0, *(2 * counts)]).astype(np.int32), np.concatenate(runs).astype(np.int32)
+    if damaged and number and generator.integers(2) and len(borders):
+        borders[generator.integers(len(borders))] = generator.choice(_DAMAGED_LENGTHS)
+    if damaged and number and generator.integers(2):
+        offsets[generator.integers(len(offsets))] = generator.choice([*_DAMAGED_OFFSETS, 1])
+    return offsets, borders
 
 
 def _wanted(case: Case, damaged: bool = False, sound_only: bool = False) -> list[tuple[_Block, int]]:
@@ -134,6 +163,30 @@ def count_chunks(case: Case, damaged: bool) -> Steps:
     sound = wanted if unsound < 0 else wanted[:unsound]
     chunks = [block.lengths[block.chunks(number)] for block, number in sound]
     yield unsound, [[block.offsets[number] for block, number in sound], offsets_of(chunks)]
+
+
+@row(gather.count_borders, False)
+@row(gather.count_borders, True, variant="damaged")
+def count_borders(case: Case, damaged: bool) -> Steps:
+    wanted = _wanted(case, damaged)
+    outputs = [*room(len(wanted), np.int64), *room(len(wanted) + 1, np.int64)]
+    yield [_addresses(wanted), np.array([number for _, number in wanted], np.int64)], outputs
+    unsound = next((i for i, (block, number) in enumerate(wanted) if not block.has_sound_runs(number)), -1)
+    sound = wanted if unsound < 0 else wanted[:unsound]
+    firsts = [block.run_offsets[number] for block, number in sound]
+    yield unsound, [firsts, offsets_of(block.borders(number) for block, number in sound)]
+
+
+@row(gather.gather_runs, False)
+@row(gather.gather_runs, True, variant="damaged")
+def gather_runs(case: Case, damaged: bool) -> Steps:
+    wanted = [each for each in _wanted(case, damaged) if each[0].has_sound_runs(each[1])]
+    firsts = np.array([block.run_offsets[number] for block, number in wanted], np.int64)
+    offsets = offsets_of(block.borders(number) for block, number in wanted)
+    yield [_addresses(wanted), firsts, offsets, _ROW_LENGTH], room(offsets[-1], np.int32)
+    unfit = next((i for i, (block, number) in enumerate(wanted) if not block.has_fitting_runs(number)), -1)
+    fitting = wanted if unfit < 0 else wanted[:unfit]
+    yield unfit, [[border for block, number in fitting for border in block.borders(number)]]
 
 
 def _chunk_inputs(wanted: list[tuple[_Block, int]]) -> list[np.ndarray]:

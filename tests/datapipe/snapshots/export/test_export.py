@@ -13,15 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from datapipe import columns
 from datapipe.errors import CorruptionError, DatapipeError, UserError
 from datapipe.loader import Loader
 from datapipe.records.names import SNAPSHOT
 from datapipe.shards import writer as writers
+from datapipe.shards.loss_mask import learned_of
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.reader import ShardReader
-from datapipe.snapshots.export.export import ExportRequest, export_snapshot
+from datapipe.snapshots.export.export import ExportRequest, export_snapshot, has_mask, shard_batches, with_mask
 from datapipe.snapshots.export.folder import MARK, RECORD, is_whole
 from datapipe.snapshots.export.megatron import MegatronWriter
+from datapipe.snapshots.export.parts import parts_of_rows
 from datapipe.snapshots.verify import verify_snapshot
 from datapipe.storage.root import Root
 from tests.support import snapshots
@@ -352,3 +355,22 @@ def test_write_that_is_aborted_leaves_no_index(tmp_path):
         writer.append(np.zeros(0, np.uint16), np.array([1 << 31]))
     writer.abort()
     assert [path.name for path in (tmp_path / "web").iterdir()] == ["train.bin"]
+
+
+@pytest.mark.parametrize("masked_parts", [(1,), (0,)])
+def test_mask_of_some_parts_of_a_source_is_in_the_rows_of_all(tmp_path: Path, masked_parts: tuple[int, ...]) -> None:
+    """A stage that makes segments was added, or taken away, while the source grew."""
+    newest = snapshots.make_growing_snapshots(tmp_path / "out", {"web": (11, 9)}, masked_parts=masked_parts)[-1]
+    root = Root(str(tmp_path / "out"))
+    snapshot = read_snapshot(root, newest)
+    batches = list(shard_batches(root, snapshot, snapshot.shards))
+    tokens = np.concatenate([columns.numbers(batch.column("tokens").values) for batch in batches])
+    expected = np.concatenate([learned_of(batch) for batch in batches])
+    assert 0 < (~expected).sum() < (tokens > 0).sum() / 2
+    assert has_mask(root, snapshot, snapshot.shards)
+    assert np.concatenate([learned_of(with_mask(batch)) for batch in batches]).tolist() == expected.tolist()
+    assert len({with_mask(batch).schema for batch in batches}) == 1
+    (part,) = parts_of_rows(root, snapshot, None, None)
+    assert sum(len(lists.column("unlearned").flatten()) for lists in part.batches()) == sum(
+        len(batch.column("unlearned").flatten()) for batch in batches if "unlearned" in batch.schema.names
+    )

@@ -1,0 +1,62 @@
+"""How the tokens of a source's documents are arranged: filling in the middle, and text before them that is not learned."""
+
+import re
+from collections.abc import Iterator
+from string import Formatter
+from typing import Literal
+
+from pydantic import Field
+
+from datapipe.config.fields import Record, Share, Texts
+from datapipe.config.problems import Problem
+
+_COLUMN = re.compile(r"[\w.]+")
+
+
+class FimSpec(Record):
+    """Puts a share of the documents into the order prefix, suffix, middle (PSM), or suffix, prefix, middle (SPM)."""
+
+    rate: Share = Field(default=0.5, description="Share of the documents, by a keyed hash of each: 0.5, 50%.")
+    spm: Share = Field(default=0.5, description="Share of these in the order SPM; the others are in the order PSM.")
+    at: Literal["characters", "tokens"] = Field(
+        default="characters", description="What the two cuts are between. characters: parts are encoded by themselves."
+    )
+    min_chars: int = Field(default=0, ge=0, description="Minimum number of characters of a document that is changed.")
+    tokens: Texts = Field(
+        default=(),
+        description="Control tokens before prefix, suffix and middle. Default: those of StarCoder, SantaCoder, Qwen, DeepSeek, "
+        "Gemma or Code Llama, as far as the tokenizer has them.",
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        if len(self.tokens) not in (0, 3):
+            yield ("tokens",), f"found {list(self.tokens)}, expected three control tokens: before prefix, suffix and middle"
+
+
+class DocumentPrefixSpec(Record):
+    """Text before the text of documents. The model reads it, and no loss counts it."""
+
+    text: str = Field(
+        min_length=1,
+        description='The text, with columns in braces: "{url}\\n". Documents without a value of one of them get none. '
+        "{{ stands for a brace.",
+    )
+    rate: Share = Field(default=1.0, description="Share of the documents that get it, by a keyed hash of each.")
+
+    def problems(self) -> Iterator[Problem]:
+        try:
+            columns = self.columns
+        except ValueError as error:
+            yield ("text",), f"found {self.text!r}, expected columns in braces, {{url}}, and {{{{ for a brace: {error}"
+            return
+        if not columns:
+            yield ("text",), f"found {self.text!r}, expected the name of a column in braces, such as {{url}}"
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns in braces. Raises ValueError for another use of braces."""
+        parsed = [(column, options, conversion) for _, column, options, conversion in Formatter().parse(self.text)]
+        for column, options, conversion in parsed:
+            if column is not None and (options or conversion or not _COLUMN.fullmatch(column)):
+                raise ValueError(f"{{{column}}} names none")
+        return [column for column, _, _ in parsed if column is not None]

@@ -1,0 +1,87 @@
+"""Segments of documents whose text changes.
+
+    cuts of a global stage  ─▶ after_cuts: the spans that were removed are known
+    a stage's other text    ─▶ after_edit: the stage is asked again for the text of each segment alone
+                                 ├─▶ together they are the text of the document: its borders are theirs
+                                 └─▶ else an edit reaches over a border: each text is searched for in that of the document. A
+                                     border stands before the text behind it, or behind what is left of the one before
+
+What happens to a document depends on no other. Time and memory grow with its text.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe.columns import compute, numbers, text_buffers, texts_from
+from datapipe.kernels.text.replace import copy_spans
+from datapipe.stage.segments import Segments
+
+Edit = Callable[[pa.Array, np.ndarray], pa.Array]
+"""Texts of segments, and the document of each, (num_texts,) ─▶ what a stage makes of these texts; null where it fails."""
+
+
+def after_cuts(
+    segments: Segments, offsets: np.ndarray, starts: np.ndarray, stops: np.ndarray, out_offsets: np.ndarray
+) -> pa.Array:
+    """The column of segments once the bytes from `starts` to `stops`, (num_cuts,) int64, ascending, are removed from the texts.
+    `offsets`, `out_offsets`: (num_docs + 1,) int64, of the texts before and after the cuts."""
+    removed = np.concatenate([[0], np.cumsum(stops - starts)])
+    before = np.searchsorted(starts, segments.starts)  # cuts that begin before a segment; the last may reach over its start
+    last = np.maximum(before - 1, 0)
+    over = np.where(before > 0, np.maximum(stops[last] - segments.starts, 0), 0) if len(starts) else 0
+    moved = segments.starts - removed[before] + over + (out_offsets[0] - offsets[0])
+    return segments._replace(starts=moved).column(out_offsets)
+
+
+def after_edit(segments: Segments, before: pa.Array, after: pa.Array, edit: Edit) -> pa.Array:
+    """The column of segments for the texts `after`, which a stage made of the texts `before`: (num_docs,) large_string."""
+    (offsets, data), (new_offsets, new_data) = text_buffers(before), text_buffers(after)
+    starts = segments.starts - offsets[segments.documents]  # in the text of their document
+    firsts = np.searchsorted(segments.documents, np.arange(len(before) + 1))
+    changed = np.flatnonzero(numbers(compute.not_equal(before, after)) & (np.diff(firsts) > 0))
+    borders = [
+        offsets[number] + np.unique([0, offsets[number + 1] - offsets[number], *starts[firsts[number] : firsts[number + 1]]])
+        for number in changed.tolist()
+    ]
+    edited = _edited(borders, changed, data, edit)
+    for number, of_document, texts in zip(changed.tolist(), borders, edited):
+        own = slice(firsts[number], firsts[number + 1])
+        new = new_data[new_offsets[number] : new_offsets[number + 1]].tobytes()
+        known = [b"" if text is None else text for text in texts]
+        is_whole = None not in texts and b"".join(known) == new
+        new_borders = np.cumsum([0, *map(len, known)]) if is_whole else searched(new, known)
+        starts[own] = new_borders[np.searchsorted(of_document - of_document[0], starts[own])]
+    return segments._replace(starts=starts + new_offsets[segments.documents]).column(new_offsets)
+
+
+def _edited(borders: Sequence[np.ndarray], documents: np.ndarray, data: np.ndarray, edit: Edit) -> list[list[bytes | None]]:
+    """What a stage makes of the texts between the `borders` of each document; those of white space stay as they are."""
+    counts = [len(of_document) - 1 for of_document in borders]
+    if not sum(counts):
+        return [[] for _ in counts]
+    starts, stops = (np.concatenate([of_document[cut] for of_document in borders]) for cut in (slice(0, -1), slice(1, None)))
+    copied = np.empty(int((stops - starts).sum()), np.uint8)
+    copy_spans(starts, stops, data, copied)
+    texts = texts_from(np.concatenate([[0], np.cumsum(stops - starts)]), copied)
+    asked = compute.invert(compute.or_(compute.utf8_is_space(texts), compute.equal(texts, "")))
+    of_texts = np.repeat(documents, counts)
+    if asked.true_count:
+        texts = compute.replace_with_mask(texts, asked, edit(texts.filter(asked), of_texts[numbers(asked)]))
+    listed = iter(texts.cast(pa.large_binary()).to_pylist())
+    return [list(islice(listed, count)) for count in counts]
+
+
+def searched(new: bytes, texts: Sequence[bytes]) -> np.ndarray:
+    """The borders of texts, (num_texts + 1,) int64, in a text that holds most of them, one after another."""
+    borders, stop = [0], 0
+    for text in texts:
+        stripped = text.strip()
+        start = new.find(stripped, stop) if stripped else -1
+        if start >= 0:
+            borders[-1] = start if len(borders) > 1 else 0
+            stop = start + len(stripped)
+        borders.append(stop)
+    return np.array([*borders[:-1], len(new)], np.int64)

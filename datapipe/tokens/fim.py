@@ -1,0 +1,169 @@
+"""Fill in the middle: some documents in the order in which a model fills a gap (arXiv 2207.14255).
+
+    document   prefix middle suffix
+    PSM        <prefix> prefix <suffix> suffix <middle> middle
+    SPM        <prefix> <suffix> suffix <middle> prefix middle
+
+The two cuts are uniform over the characters of a document, or over its tokens; prefix, middle and suffix may be empty. All is
+learned, as in the published recipes (SantaCoder, StarCoder, Megatron-LM). Which documents, which of the two orders and where
+to cut are keyed hashes of the document's key, so they are the same on any machine. The parts are encoded by themselves, since a
+model that fills a gap gets them so. Documents with segments, and those whose text spells a control token, stay as they are.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe.columns import compute, key_halves, numbers, text_buffers, texts_from
+from datapipe.errors import UserError
+from datapipe.kernels.text.replace import copy_spans
+from datapipe.rng import below_fraction, keyed_hash, seed_for
+from datapipe.stage.segments import Segments
+from datapipe.tokens.encoder import Encoder
+from datapipe.tokens.segments import BREAK, Encoded, encode_segments
+
+KNOWN_TOKENS = (
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder, Granite
+    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),  # SantaCoder
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen2.5-Coder, Gemma, cl100k
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
+    ("▁<PRE>", "▁<SUF>", "▁<MID>"),  # Code Llama
+)
+"""The tokens before prefix, suffix and middle of published tokenizers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fim:
+    rate: float  # share of the documents
+    spm: float  # share of these in the order SPM
+    at: Literal["characters", "tokens"]
+    min_chars: int  # shorter documents stay as they are
+    tokens: tuple[str, ...]  # before prefix, suffix and middle; empty: the first of `KNOWN_TOKENS` that there are
+
+
+class _Cuts(NamedTuple):
+    """The documents that are changed, (num_changed,) each."""
+
+    documents: np.ndarray
+    is_spm: np.ndarray
+    # first, second: the two cuts, as shares of the document: uint64 of 2^64
+    first: np.ndarray
+    second: np.ndarray
+
+
+def fim_tokens(encoder: Encoder, fim: Fim) -> tuple[str, ...]:
+    """The tokens before prefix, suffix and middle. Raises UserError where the tokenizer lacks one."""
+    for names in (fim.tokens,) if fim.tokens else KNOWN_TOKENS:
+        if all(name in encoder.added_tokens for name in names):
+            return names
+    wanted = ", ".join(fim.tokens) if fim.tokens else "those of StarCoder, Qwen, DeepSeek, Gemma or Code Llama"
+    raise UserError(
+        f"expected control tokens before prefix, suffix and middle: {wanted}. The tokenizer has "
+        f"{', '.join(sorted(encoder.control_tokens)[:20]) or 'none'}. Name its three tokens: "
+        "`fim: {tokens: [PREFIX, SUFFIX, MIDDLE]}`"
+    )
+
+
+def check_fim(encoder: Encoder, fim: Fim) -> None:
+    """Raises UserError for a tokenizer that cannot do it."""
+    fim_tokens(encoder, fim)
+    if fim.at == "characters" and encoder.puts_a_space_first:
+        raise UserError(
+            "the tokenizer puts a space before each text, so a document that is cut between characters would get spaces that "
+            "it does not have. Write `at: tokens`"
+        )
+
+
+def encode_filling(encoder: Encoder, fim: Fim, texts: pa.Array, keys: pa.Array, seed: int) -> Encoded:
+    """The ids of documents, some in the order of prefix, suffix and middle: of texts (num_docs,) with `keys`."""
+    cuts = _cuts(encoder, fim, texts, keys, seed)
+    names = fim_tokens(encoder, fim)
+    if fim.at == "characters":
+        return encode_segments(encoder, *_rearranged(texts, cuts, names))._replace(learned=None)
+    ids, offsets = encoder.encode(texts)
+    return _rearranged_ids(ids, offsets, cuts, np.array([encoder.added_tokens[name] for name in names], ids.dtype))
+
+
+def _cuts(encoder: Encoder, fim: Fim, texts: pa.Array, keys: pa.Array, seed: int) -> _Cuts:
+    halves = key_halves(keys)
+    chosen = below_fraction(keyed_hash(halves, seed_for(seed, "fim", "rate")), fim.rate)
+    chosen &= numbers(compute.utf8_length(texts)) >= fim.min_chars
+    documents = np.flatnonzero(chosen)
+    if encoder.control_tokens:
+        pattern = "|".join(map(re.escape, sorted(encoder.control_tokens)))
+        documents = documents[~numbers(compute.match_substring_regex(texts.take(pa.array(documents)), pattern))]
+    own = halves[0][documents], halves[1][documents]
+    hashes = [keyed_hash(own, seed_for(seed, "fim", name)) for name in ("one", "other")]
+    is_spm = below_fraction(keyed_hash(own, seed_for(seed, "fim", "spm")), fim.spm)
+    return _Cuts(documents, is_spm, np.minimum(*hashes), np.maximum(*hashes))
+
+
+def _cut_indices(cuts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Cuts before one of the `counts` characters or tokens of each document, or behind the last one: (num_changed,)."""
+    return (cuts >> np.uint64(32)) * (counts + 1).astype(np.uint64) >> np.uint64(32)
+
+
+def _rearranged(texts: pa.Array, cuts: _Cuts, names: Sequence[str]) -> tuple[pa.Array, Segments]:
+    """Texts with the parts of the changed documents in their new order, and the tokens before them."""
+    offsets, data = text_buffers(texts)
+    chars = np.flatnonzero((data[offsets[0] : offsets[-1]] & 0xC0) != 0x80) + offsets[0]  # first byte of each character
+    begins, ends = (np.searchsorted(chars, offsets[cuts.documents + side]) for side in (0, 1))
+    chars = np.append(chars, offsets[-1])
+    first, second = (chars[begins + _cut_indices(cut, ends - begins).astype(np.int64)] for cut in (cuts.first, cuts.second))
+    start, stop = offsets[cuts.documents], offsets[cuts.documents + 1]
+    first, second = np.minimum(first, stop), np.minimum(second, stop)
+    # spans: (num_docs, 3, 2) start and stop; documents that are not changed have one
+    spans = np.zeros((len(texts), 3, 2), np.int64)
+    spans[:, 0], spans[:, 1:] = np.stack([offsets[:-1], offsets[1:]], axis=1), 0
+    spans[cuts.documents] = _in_order(cuts.is_spm, start, first, second, stop)
+    copied = np.empty(int(offsets[-1] - offsets[0]), np.uint8)
+    flat = spans.reshape(-1, 2)
+    copy_spans(np.ascontiguousarray(flat[:, 0]), np.ascontiguousarray(flat[:, 1]), data, copied)
+    new = offsets - offsets[0]
+    base, suffix = new[cuts.documents], stop - second
+    prefix = first - start
+    second_token = base + np.where(cuts.is_spm, 0, prefix)
+    third_token = second_token + suffix
+    # behind the prefix of SPM there is a break, so that prefix and middle are encoded apart; in PSM it cuts nothing
+    break_at = third_token + np.where(cuts.is_spm, prefix, 0)
+    # starts: of each token, and of the text behind it
+    starts = np.stack([base, second_token, third_token, break_at], axis=1).repeat(2, axis=1)
+    tokens = pa.array([each for name in (*names, BREAK) for each in (name, None)] * len(starts), pa.string())
+    return texts_from(new, copied), Segments(
+        np.repeat(cuts.documents, 8), starts.reshape(-1), tokens, np.ones(8 * len(starts), np.bool_)
+    )
+
+
+def _in_order(is_spm: np.ndarray, start: np.ndarray, first: np.ndarray, second: np.ndarray, stop: np.ndarray) -> np.ndarray:
+    """The spans of the three parts of each document in their order: (num_changed, 3, 2)."""
+    prefix, middle, suffix = (np.stack(pair, axis=1) for pair in ((start, first), (first, second), (second, stop)))
+    psm, spm = np.stack([prefix, suffix, middle], axis=1), np.stack([suffix, prefix, middle], axis=1)
+    return np.where(is_spm[:, None, None], spm, psm)
+
+
+def _rearranged_ids(ids: np.ndarray, offsets: np.ndarray, cuts: _Cuts, tokens: np.ndarray) -> Encoded:
+    """Ids with the parts of the changed documents in their new order, and the `tokens` before them, (3,)."""
+    start, stop = offsets[cuts.documents], offsets[cuts.documents + 1]
+    first, second = (start + _cut_indices(cut, stop - start).astype(np.int64) for cut in (cuts.first, cuts.second))
+    source = np.concatenate([ids, tokens])  # a token is a span of one id behind the others
+    spans = np.zeros((len(offsets) - 1, 6, 2), np.int64)
+    spans[:, 0] = np.stack([offsets[:-1], offsets[1:]], axis=1)
+    parts = _in_order(cuts.is_spm, start, first, second, stop)
+    control = np.stack([len(ids) + np.arange(3), len(ids) + np.arange(1, 4)], axis=1)
+    is_spm = cuts.is_spm[:, None]
+    changed = np.empty((len(start), 6, 2), np.int64)
+    changed[:, 0] = control[0]
+    changed[:, 1] = np.where(is_spm, control[1], parts[:, 0])
+    changed[:, 2] = np.where(is_spm, parts[:, 0], control[1])
+    changed[:, 3] = np.where(is_spm, control[2], parts[:, 1])
+    changed[:, 4] = np.where(is_spm, parts[:, 1], control[2])
+    changed[:, 5] = parts[:, 2]
+    spans[cuts.documents] = changed
+    lengths = spans[:, :, 1] - spans[:, :, 0]
+    flat, ends = lengths.reshape(-1), np.cumsum(lengths.reshape(-1))
+    index = np.repeat(spans[:, :, 0].reshape(-1) - (ends - flat), flat) + np.arange(int(ends[-1]) if len(ends) else 0)
+    return Encoded(source[index], np.concatenate([[0], np.cumsum(lengths.sum(axis=1))]), None)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import islice
 from typing import Annotated, Any
 
@@ -66,9 +67,16 @@ def inspect(
         list[str] | None,
         typer.Option(metavar="FILE", help="With --contamination: search the kept documents for these evaluation files."),
     ] = None,
+    step: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="With --tokens: the batch of --count rows at this step.")
+    ] = None,
+    tokens: Annotated[
+        bool,
+        typer.Option("--tokens", help="Show a batch as text: documents, control tokens, and what no loss counts."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show documents: kept, dropped, quarantined, or duplicates.
+    """Show documents: kept, dropped, duplicates; or a batch.
 
     Dropped documents have the measured value; what differs between duplicates is marked. The documents are a sample that is
     the same each time; a larger --count contains the smaller one. To check a dedup stage, read the differences in the
@@ -90,7 +98,9 @@ def inspect(
     --contamination lists for each evaluation set how many items are contaminated, clean and undetectable. With --against
     FILE.jsonl it searches what any run kept, as decontaminate.ngram would.
 
-    The document of --json has `documents`, `clusters`, `sweep` or `contamination`, with whole texts.
+    --step 0 --tokens shows a batch as text. Tokens that no loss counts stand in «guillemets».
+
+    The document of --json has `documents`, `clusters`, `sweep`, `contamination` or `rows`, with whole texts.
     """
     from datapipe.explore.clusters import find_clusters
     from datapipe.explore.contamination import contamination
@@ -108,6 +118,9 @@ def inspect(
         raise UserError(f"{'--least-alike' if least_alike else '--members'} goes with --clusters STAGE")
     if against and not contaminated:
         raise UserError("--against goes with --contamination")
+    if tokens or step is not None:
+        _print_tokens(output, step, count, tokens, as_json)
+        return
     values = _numbers(thresholds)
     inspector = Inspector.open(output)
     if contaminated:
@@ -130,6 +143,17 @@ def inspect(
             print_json({"documents": listed})
         else:
             print_documents(listed, wide_console(), full, f"no {outcome} documents")
+
+
+def _print_tokens(output: str, step: int | None, num_rows: int, is_asked: bool, as_json: bool) -> None:
+    from datapipe.explore.batch_tokens import rows_of_step
+    from datapipe.explore.printed import print_rows
+    from datapipe.report.layout import wide_console
+
+    if step is None or not is_asked:
+        raise UserError("--step and --tokens go together: --step 0 --tokens. `datapipe trace` lists the documents of a step")
+    rows = rows_of_step(output, step, num_rows)
+    print_json({"step": step, "rows": [asdict(row) for row in rows]}) if as_json else print_rows(rows, wide_console())
 
 
 def _numbers(listed: str | None) -> list[float]:

@@ -15,6 +15,7 @@ from rich.rule import Rule
 from rich.table import Table as Grid
 from rich.text import Text
 
+from datapipe.explore.batch_tokens import TokenRow
 from datapipe.explore.comparison import Comparison, OneSided, OutputStatus, RuleChange
 from datapipe.explore.contamination import Contamination
 from datapipe.explore.differences import COMPARED_CHARS, Difference, Passage, Segment, difference
@@ -51,6 +52,25 @@ _LEGEND = """
 measured: the highest similarity to any document of the cluster, as the stage computed it.
 in common: counted here from the two texts as they were read, before any stage changed them."""
 _SHOWN_REASONS, _SHOWN_RULES = 6, 12
+
+
+def print_rows(rows: Sequence[TokenRow], console: Console) -> None:
+    """Prints rows of `batch_tokens`. What no loss counts stands in «guillemets» and is dim on a terminal; control tokens are
+    bold."""
+    for row in rows:
+        console.print(Rule(harmless_text(f"row {row.row}  {row.source}"), align="left"), soft_wrap=True)
+        for document in row.documents:
+            learned = f"{document.num_learned:,} of {counted(document.num_tokens, 'token')} learned"
+            start = f" from token {document.start:,}" if document.start else ""
+            print_text(f"document {document.key}{start}, {learned}", console, "cyan")
+            text = Text()
+            for run in document.runs:
+                style = " ".join(["bold"] * run.is_control + ["dim"] * (not run.is_learned))
+                shown = run.text if run.is_learned else f"«{run.text}»"
+                text.append_text(harmless_text(shown, style))
+            console.print(text, soft_wrap=True) if console.is_terminal else print(text.plain, file=console.file)
+        if row.num_padding:
+            print_text(f"{counted(row.num_padding, 'token')} of padding", console, "cyan")
 
 
 def print_documents(documents: Sequence[Mapping[str, Any]], console: Console, full: bool, if_none: str) -> None:

@@ -1,0 +1,57 @@
+"""`datapipe inspect OUTPUT --step N --tokens` shows the documents of a batch, their control tokens and what no loss counts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from datapipe.explore.batch_tokens import rows_of_step
+from tests.support import corpora, runs
+from tests.support.chat_tokenizer import chat_tokenizer, conversations
+from tests.support.command_line import datapipe
+
+pytestmark = pytest.mark.medium
+
+S = 64
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("chat")
+    (folder / "tokenizer.json").write_text(chat_tokenizer().to_str())
+    corpora.write_jsonl(folder / "a.jsonl", [{"text": text} for text in conversations(60)])
+    sources = f"  chat:\n    path: {folder}/a.jsonl\n    stages:\n      - tests.support.chat_tokenizer:as_chat\n"
+    tail = f'tokenizer: {{path: {folder}/tokenizer.json, eos: "</s>", bos: "<s>"}}\npack: {{sequence_length: {S}}}'
+    runs.run_mixture(runs.write_mixture(folder, sources, "", tail), make_engine=runs.InProcess)
+    return folder / "out"
+
+
+def test_rows_have_the_tokens_of_the_batch_and_their_mask(output: Path) -> None:
+    rows = rows_of_step(str(output), 1, 4)
+    assert [(row.row, row.source) for row in rows] == [(number, "chat") for number in range(4)]
+    seen = set[str]()
+    for row in rows:
+        assert sum(document.num_tokens for document in row.documents) + row.num_padding == S
+        for document in row.documents:
+            seen |= {run.text for run in document.runs if run.is_control}
+            answers = [run.text for run in document.runs if run.is_learned and not run.is_control]
+            assert not any(answer.startswith(("user\n", "assistant\n")) for answer in answers)
+            headers = [run.text for run in document.runs if run.text == "assistant\n"]
+            assert document.start or not headers or document.num_learned > 0
+    assert seen == {"<s>", "</s>", "<|im_start|>", "<|im_end|>"}
+
+
+def test_command_marks_what_is_unlearned_and_writes_json(output: Path) -> None:
+    printed = datapipe(["inspect", str(output), "--step", "0", "--tokens", "-n", "3"]).stdout
+    assert "«<|im_start|>»«user\n" in printed and "learned" in printed
+    listed = json.loads(datapipe(["inspect", str(output), "--step", "0", "--tokens", "-n", "3", "--json"]).stdout)
+    assert listed["step"] == 0 and len(listed["rows"]) == 3
+    assert listed["rows"][0]["documents"][0]["runs"][0].keys() == {"text", "is_control", "is_learned"}
+
+
+@pytest.mark.parametrize("options", [["--tokens"], ["--step", "0"]])
+def test_step_and_tokens_go_together(output: Path, options: list[str]) -> None:
+    done = datapipe(["inspect", str(output), *options])
+    assert done.returncode == 2 and "--step 0 --tokens" in done.stderr

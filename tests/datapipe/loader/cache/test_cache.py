@@ -351,7 +351,7 @@ class DiskRoot(RemoteRoot):
 cache = ShardCache(DiskRoot(str(folder)), entries, cached, 1 << 30)
 download.RANGE_BYTES = 1000
 cache.expect([0])
-while not any(cached.glob("*.part")): pass
+while not (cached.is_dir() and any(cached.iterdir())): pass  # the partial file, or already the whole one
 child = os.fork()
 if child == 0:
     cache.expect([1, 0])

@@ -48,15 +48,21 @@ def cut_points_after(
     (num_cuts,) int64, the removed bytes; ascending, without overlap, none empty."""
     byte_offsets = np.zeros(0, np.int64) if cut_points is None else _byte_offsets(offsets, cut_points)[1]
     byte_offsets = np.concatenate([starts, byte_offsets])
-    removed = np.concatenate([[0], np.cumsum(stops - starts)])
-    before = np.searchsorted(starts, byte_offsets)  # spans that begin before an offset; the last of them may reach over it
-    last = np.maximum(before - 1, 0)
-    over = np.where(before > 0, np.maximum(stops[last] - byte_offsets, 0), 0) if len(starts) else 0
-    moved = np.unique(byte_offsets - removed[before] + over + (out_offsets[0] - offsets[0]))
+    moved = np.unique(offsets_after(byte_offsets, starts, stops) + (out_offsets[0] - offsets[0]))
     documents = np.searchsorted(out_offsets, moved, "right") - 1
     inside = out_offsets[documents] < moved  # no cut point at the begin of a text, which is the end of another
     moved, documents = moved[inside], documents[inside]
     return _lists(np.bincount(documents, minlength=len(offsets) - 1), moved - out_offsets[documents])
+
+
+def offsets_after(byte_offsets: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
+    """Where byte offsets, (num_offsets,) int64, lie once the bytes from `starts` to `stops` are removed: one inside a removed
+    span moves to its place. `starts`, `stops`: (num_cuts,) int64, ascending, without overlap."""
+    removed = np.concatenate([[0], np.cumsum(stops - starts)])
+    before = np.searchsorted(starts, byte_offsets)  # spans that begin before an offset; the last of them may reach over it
+    last = np.maximum(before - 1, 0)
+    over = np.where(before > 0, np.maximum(stops[last] - byte_offsets, 0), 0) if len(starts) else 0
+    return byte_offsets - removed[before] + over
 
 
 def cut_points_where(kept: np.ndarray, cut_points: pa.Array) -> pa.Array:

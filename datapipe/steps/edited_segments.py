@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from datapipe.columns import compute, numbers, text_buffers, texts_from
 from datapipe.kernels.text.replace import copy_spans
+from datapipe.stage.cut_points import offsets_after
 from datapipe.stage.segments import Segments
 
 Edit = Callable[[pa.Array, np.ndarray], pa.Array]
@@ -28,11 +29,7 @@ def after_cuts(
 ) -> pa.Array:
     """The column of segments once the bytes from `starts` to `stops`, (num_cuts,) int64, ascending, are removed from the texts.
     `offsets`, `out_offsets`: (num_docs + 1,) int64, of the texts before and after the cuts."""
-    removed = np.concatenate([[0], np.cumsum(stops - starts)])
-    before = np.searchsorted(starts, segments.starts)  # cuts that begin before a segment; the last may reach over its start
-    last = np.maximum(before - 1, 0)
-    over = np.where(before > 0, np.maximum(stops[last] - segments.starts, 0), 0) if len(starts) else 0
-    moved = segments.starts - removed[before] + over + (out_offsets[0] - offsets[0])
+    moved = offsets_after(segments.starts, starts, stops) + (out_offsets[0] - offsets[0])
     return segments._replace(starts=moved).column(out_offsets)
 
 

@@ -5,8 +5,8 @@ mixture ─▶ request ─▶ lock ─▶ ledger ─▶ driver + engine ─▶ s
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from shlex import quote
 from time import perf_counter
@@ -104,6 +104,10 @@ class Run:
     of_snapshot: Sequence[RunWarning] = ()  # the warnings of its publication
     # a local one with a worker, until the driver takes it
     _early: LocalEngine | None = field(default=None, init=False, repr=False)
+    _beside: ExitStack = field(
+        default_factory=ExitStack, init=False, repr=False
+    )  # what goes on beside the run, and ends with it
+    _is_compiling: bool = field(default=False, init=False, repr=False)
 
     @property
     def root(self) -> Root:
@@ -121,29 +125,36 @@ class Run:
     @no_exit()
     def execute(self) -> Snapshot:
         """Runs to the end. Raises UserError or DatapipeError; the next run uses everything committed until then."""
-        names = kernels_of_run(self.mixture) if self.options.engine == "local" else []
         try:
-            with Compilation(names, usable_cores(), self._compiled), self._early_worker():
+            with ExitStack() as self._beside:
+                self._begin_early()
                 return self._run_and_publish()
         except Exception as error:
             if isinstance(error, DatapipeError) or (stopped := stopped_by(error, self.mixture.output)) is None:
                 raise
             raise stopped from error
 
-    @contextmanager
-    def _early_worker(self) -> Iterator[None]:
-        """In a new output all tasks are still to run, so a worker starts while the inputs are listed. The stages are known by
-        now: what they added to `sys.path` reaches the worker."""
+    def _begin_early(self) -> None:
+        """In a new output all tasks are still to run, so kernels are compiled, and a worker starts, while the inputs are listed.
+        The stages are known by now: what they added to `sys.path` reaches the worker."""
         folder = self.root.local
-        if self.options.engine == "local" and self.make_engine is None and folder is not None and not (folder / WORK).exists():
+        if self.options.engine != "local" or folder is None or (folder / WORK).exists():
+            return
+        self._compile_kernels()
+        if self.make_engine is None:
             self._early = self.options.local_engine(self.root, self.mixture)
-        try:
-            if self._early is not None:
-                self._early.start_worker()
-            yield
-        finally:
-            if self._early is not None:
-                self._early.close()
+            self._beside.callback(self._close_early)
+            self._early.start_worker()
+
+    def _close_early(self) -> None:
+        if self._early is not None:
+            self._early.close()
+
+    def _compile_kernels(self) -> None:
+        """Begins to compile the kernels of the run that the machine does not have, once."""
+        if self.options.engine == "local" and not self._is_compiling:
+            self._is_compiling = True
+            self._beside.enter_context(Compilation(kernels_of_run(self.mixture), usable_cores(), self._compiled))
 
     def _engine(self, request: Request) -> Engine:
         early, self._early = self._early, None
@@ -210,6 +221,7 @@ class Run:
                 if not request.trusts_records and (offered := offer(request, driver.ledger.look_up_any_version, plan)):
                     self.show(str(offered))
                 self._check_disk(request, plan)
+                self._compile_kernels()
                 with closing(self._engine(request)) as engine:
                     plan = driver.run(engine)
         except BaseException as error:

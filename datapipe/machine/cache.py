@@ -67,10 +67,15 @@ def cached(path: Path, make: Callable[[], bytes], read: Callable[[bytes], T]) ->
         with suppress(ValueError):
             return read(data)
     data = make()
-    with suppress(OSError):  # a cache that cannot be written: each process makes its own
+    keep(path, data)
+    return read(data)
+
+
+def keep(path: Path, data: bytes) -> None:
+    """Stores data where the cache can be written, and deletes unused files in the folder; else each process makes its own."""
+    with suppress(OSError):
         write_checked(path, data)
         _remove_unused(path.parent)
-    return read(data)
 
 
 @lru_cache(maxsize=64)  # once a process

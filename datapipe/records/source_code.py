@@ -37,6 +37,7 @@ MACHINERY = tuple(
 )  # fmt: skip
 """Modules and packages that no digest covers, since no output depends on them."""
 
+_INSIDE_MACHINERY = tuple(f"{name}." for name in MACHINERY)
 _NAMING = frozenset({"datapipe", "datapipe.stage"})  # whose `__init__.py` only finds names
 
 _PACKAGES = ("datapipe", "stages")
@@ -88,14 +89,12 @@ def _reader_of(module: str, file: Path) -> Callable[[str], _Module | None]:
 
 def _code(modules: Iterable[str], read_of_user: Callable[[str], _Module | None]) -> Code:
     reached: dict[str, _Module] = {}
-    pending = list(modules)
+    pending = seen = set(modules)
     while pending:
-        name = pending.pop()
-        read = _installed if name.partition(".")[0] in _PACKAGES else read_of_user
-        module = None if name in reached or is_machinery(name) else read(name)
-        if module is not None:
-            reached[name] = module
-            pending += module.imports
+        found = {name: module for name in pending if (module := _read_of(name, read_of_user)) is not None}
+        reached |= found
+        pending = set[str]().union(*(module.imports for module in found.values())) - seen
+        seen = seen | pending
     digest = hashlib.sha256()
     for name in sorted(reached):
         digest.update(f"{name}\0".encode() + reached[name].form)
@@ -103,8 +102,14 @@ def _code(modules: Iterable[str], read_of_user: Callable[[str], _Module | None])
     return Code(digest.hexdigest(), frozenset(reached), frozenset(kernels))
 
 
+def _read_of(name: str, read_of_user: Callable[[str], _Module | None]) -> _Module | None:
+    if is_machinery(name):
+        return None
+    return _installed(name) if name.partition(".")[0] in _PACKAGES else read_of_user(name)
+
+
 def is_machinery(name: str) -> bool:
-    return name in _NAMING or any(name == each or name.startswith(f"{each}.") for each in MACHINERY)
+    return name in _NAMING or name in MACHINERY or name.startswith(_INSIDE_MACHINERY)
 
 
 @lru_cache(maxsize=8192)

@@ -91,6 +91,8 @@ def rendered(path: str, names: Mapping[str, Any], finalize: Callable[[Any], Any]
     """A template below `datapipe/` with these names. Functions among them are filters, too."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
+    from datapipe.report.template_cache import TemplateCache
+
     folder, _, template = path.rpartition("/")
     environment = Environment(
         loader=PackageLoader("datapipe", folder),
@@ -100,6 +102,7 @@ def rendered(path: str, names: Mapping[str, Any], finalize: Callable[[Any], Any]
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        bytecode_cache=TemplateCache(),
     )
     functions = {name: value for name, value in names.items() if callable(value)}
     environment.filters |= functions

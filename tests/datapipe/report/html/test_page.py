@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
 from lxml import html as lxml_html
 
@@ -47,6 +48,20 @@ def test_every_mark_is_a_number_of_its_table() -> None:
         assert marks
         assert all(any(mark["value"] == pytest.approx(number) for number in numbers) for mark in marks)
         assert chart.xpath("string(title)")
+
+
+def test_page_of_compiled_templates_is_that_of_new_ones_also_where_a_file_of_theirs_is_damaged(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    pages = [report_html(report())]
+    kept = sorted((tmp_path / "datapipe/templates").iterdir())
+    assert kept
+    with monkeypatch.context() as context:
+        context.setattr(jinja2.Environment, "compile", pytest.fail)
+        pages.append(report_html(report()))
+    for path in kept:
+        path.write_bytes(path.read_bytes()[:-1])
+    pages.append(report_html(report()))
+    assert pages[0] == pages[1] == pages[2]
 
 
 def test_bars_have_a_mark_for_each_row_as_long_as_its_number() -> None:

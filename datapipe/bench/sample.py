@@ -16,6 +16,7 @@ import xxhash
 from datapipe.columns import text_lengths
 from datapipe.rng import seed_for
 from datapipe.stage.reader import TEXT_PER_ARCHIVE_BYTE, FieldNames, ReadBatch, Split
+from datapipe.steps.read_batches import with_content
 from datapipe.steps.request import PlannedSource
 from datapipe.storage.root import open_input
 
@@ -102,7 +103,7 @@ class _Reading:
                 documents += len(batch.positions)
                 input_bytes += batch.input_bytes
                 self.stored_bytes = before + min(stored, _stored_so_far(split, documents, input_bytes))
-                yield batch
+                yield with_content(batch, self.fields)
             self.stored_bytes = before + stored
         self.is_done = True
 

@@ -97,4 +97,13 @@ def _distinct(uses: tuple[StageUse, ...]) -> tuple[StageUse, ...]:
 _ENTRY = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object", "minProperties": 1, "maxProperties": 1}]})
 StageEntry = Annotated[StageUse, BeforeValidator(parse_stage), PlainSerializer(StageUse.to_data), _ENTRY]
 FormatEntry = Annotated[StageUse, BeforeValidator(parse_format), PlainSerializer(StageUse.to_data), _ENTRY]
+
+
+def with_stage(stages: tuple[StageUse, ...], name: str, options: dict[str, Any], where: str = "") -> tuple[StageUse, ...]:
+    """The stages with one of this name: first, or where they name it; its `options` may be left out there."""
+    is_listed = any(use.name == name for use in stages)
+    listed = stages if is_listed else (StageUse(name=name, alias=name, where=where), *stages)
+    return tuple(use.model_copy(update={"options": options | use.options}) if use.name == name else use for use in listed)
+
+
 StageList = Annotated[tuple[StageEntry, ...], BeforeValidator(as_tuple), AfterValidator(_distinct)]

@@ -11,7 +11,7 @@ Unreadable files are left to the run. With `check_fields: false` of the source a
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -28,7 +28,7 @@ from datapipe.stage.field_types import FoundType, plain, type_in
 from datapipe.stage.global_stage import Global
 from datapipe.stage.reader import FieldNames, InputFile, Reader, Split
 from datapipe.steps.pipeline import BoundStage
-from datapipe.steps.request import joined_types
+from datapipe.steps.request import field_names, joined_types
 from datapipe.steps.warnings import RunWarning
 from datapipe.storage.root import open_input
 
@@ -76,19 +76,24 @@ def check_fields(
     needed, absent = deciding_columns(mixture, name, stages)
     kept = kept_columns(source, stages)
     _check_twice(mixture, name, files, kept)
-    undeclared = dict.fromkeys((field for column, field in kept.items() if column not in source.types), pa.null())
-    wanted = dict.fromkeys((source.text, *kept.values(), *absent))
-    seen = _preview(files, FieldNames(text=source.text, id=source.id, keep=tuple(wanted)[1:], types=undeclared))
+    is_json = set(source.json_fields)
+    undeclared = {field: pa.null() for column, field in kept.items() if column not in source.types and field not in is_json}
+    wanted = dict.fromkeys((*kept.values(), *absent))
+    probed = field_names(source, {field: field for field in wanted}, undeclared)
+    seen = _preview(files, probed, is_json.difference(source.needed_fields))
     problems = [_absent(mixture, name, column, asked_by, seen) for column, asked_by in absent.items()]
-    columns = {source.text: source.text, **{kept[column]: column for column in kept}}
+    columns = {**dict.fromkeys(source.needed_fields, ""), **{kept[column]: column for column in kept}}
     missing = [each for each in columns if each not in seen.found]
     warnings: list[RunWarning] = []
     for lacked in missing if seen.num_records else ():
         column = columns[lacked]
-        is_needed = lacked == source.text or column in needed
+        is_content = lacked in source.needed_fields
+        is_needed = is_content or column in needed
         decides = f"{needed.get(column)} decides by it. Correct the name, or leave that out."
-        remedy = "Write the name of the field with the text." if column == source.text else decides
-        option = "text" if lacked == source.text else source.option_of(column)
+        remedy = (
+            f"Write the name of the field with the {'conversation' if source.messages else 'text'}." if is_content else decides
+        )
+        option = source.content_option if is_content else source.option_of(column)
         lack = f"{mixture.where('sources', name, option)}: {seen.lack(lacked)}"
         if is_needed and source.check_fields:
             problems.append(f"{lack} {remedy} If records further on have it, set check_fields: false for the source.")
@@ -111,6 +116,9 @@ def check_fields(
 def _check_text(mixture: Mixture, name: str, files: Files, stages: Sequence[BoundStage]) -> None:
     """Raises UserError where the text of pages is needed, or texts are extracted."""
     where, by_kind = mixture.where("sources", name), {reader.gives: file.path for file, reader in reversed(files)}
+    if fields := mixture.sources[name].json_fields:
+        _check_json(where, fields[0], by_kind.get("html"), stages)
+        return
     if len(by_kind) > 1:
         raise UserError(
             f"{where}: {by_kind['html']} holds pages and {by_kind['text']} holds texts. Make two sources of them: pages need "
@@ -136,6 +144,23 @@ def _check_text(mixture: Mixture, name: str, files: Files, stages: Sequence[Boun
     again = next((bound for bound in stages[len(before) + 1 :] if _extracts(bound)), None)
     if again is not None:
         raise UserError(f"{where}: {again.name} takes pages, and {extracting.name} has made texts of them. Leave one out.")
+
+
+def _check_json(where: str, field: str, page: str | None, stages: Sequence[BoundStage]) -> None:
+    """Raises UserError where a text is needed before it is made of a field, or where pages are read."""
+    if page is not None:
+        raise UserError(f"{where}: {page} holds pages, which have no field '{field}'. Make a source with `text` of the files.")
+    making = [bound for bound in stages if bound.stage.takes_json]
+    if len(making) > 1:
+        raise UserError(f"{where}: {making[1].name} and {making[0].name} make texts of the field '{field}'. Leave one out.")
+    asking = next((bound for bound in stages if not bound.stage.before_text), None)
+    if asking is not None and asking is not making[0]:
+        raise UserError(
+            f"{where}: {asking.name} reads the text, and documents are the field '{field}' there. Put {making[0].name} "
+            "before it."
+        )
+    if (extracting := next((bound for bound in stages if _extracts(bound)), None)) is not None:
+        raise UserError(f"{where}: {extracting.name} makes texts of pages, and the source has none. Leave the stage out here.")
 
 
 def _extracts(bound: BoundStage) -> bool:
@@ -206,7 +231,7 @@ def _not_numbers(mixture: Mixture, name: str, files: Files) -> list[str]:
     source = mixture.sources[name]
     assert source.strata is not None
     column = source.kept_fields[source.strata.by]
-    fields, values = FieldNames(text=source.text, id=source.id, keep=(column,)), list[Any]()
+    fields, values = field_names(source, {column: column}), list[Any]()
     for split, reader in first_splits(files):
         with suppress(OSError):  # the run opens the file again, and reports it
             batches = (batch.extra[column].drop_null() for batch in reader.read(split, fields, open_input))
@@ -227,10 +252,10 @@ def _not_numbers(mixture: Mixture, name: str, files: Files) -> list[str]:
     ]
 
 
-def _preview(files: Files, fields: FieldNames) -> _Seen:
-    """Previews one split after another until every field has occurred, and its type is known: by
+def _preview(files: Files, fields: FieldNames, optional: Collection[str] = ()) -> _Seen:
+    """Previews one split after another until every field but `optional` ones has occurred, and its type is known: by
     the schema of a file, or by the records of one split where all are alike."""
-    seen, wanted = _Seen(num_files=len(files)), {fields.text, *fields.keep}
+    seen, wanted = _Seen(num_files=len(files)), {*fields.wanted}.difference(optional)
     for split, reader in first_splits([(file, reader) for file, reader in files if not file.damage]):
         has_types = split.file.schema is not None or not fields.types
         if wanted <= seen.found and (has_types or (seen.types and not reader.has_json)):
@@ -253,7 +278,7 @@ def _preview(files: Files, fields: FieldNames) -> _Seen:
 def lacking_fields(files: Files, fields: FieldNames) -> list[str]:
     """A sentence for each field that no previewed record has, with the existing ones."""
     seen = _preview(files, fields)
-    return [seen.lack(name) for name in (fields.text, *fields.keep) if seen.num_records and name not in seen.found]
+    return [seen.lack(name) for name in fields.wanted if seen.num_records and name not in seen.found]
 
 
 def first_splits(files: Files) -> Iterator[tuple[Split, Reader]]:
@@ -281,7 +306,11 @@ def _schemas(files: Files) -> dict[pa.Schema, str]:
 
 def _check_twice(mixture: Mixture, name: str, files: Files, keep: Mapping[str, str]) -> None:
     source = mixture.sources[name]
-    asked = {source.text: "text", source.id: "id", **dict.fromkeys(keep.values(), "keep")}
+    asked = {
+        **dict.fromkeys(source.needed_fields, source.content_option),
+        source.id: "id",
+        **dict.fromkeys(keep.values(), "keep"),
+    }
     for schema, path in _schemas(files).items():
         for field, option in asked.items():
             try:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from datapipe.config import Mixture
@@ -29,6 +30,7 @@ from datapipe.snapshots.index.write import open_index
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.reader import FieldNames, InputFile
 from datapipe.steps.read_batches import conformed, with_keys
+from datapipe.steps.request import field_names
 from datapipe.storage.root import Root, split_query
 
 GONE = "(a file that no longer exists)"
@@ -117,8 +119,12 @@ class DocumentLocator:
                 candidate = reader.find(file, position, fields, planned.open)
             if candidate is None:
                 return Original(None, f"{name} has no document at {position} any more.")
-            split, part, row = candidate
-            record = with_keys(conformed(part, split, fields), split, source)
+            split, part, _ = candidate
+            part = conformed(part, split, fields)
+            row = int(np.searchsorted(part.positions, position))
+            if part.positions[row : row + 1].tolist() != [position]:
+                return Original(None, f"{name} has no document at {position}: it was rejected as it was read.")
+            record = with_keys(part, split, source)
         except (DatapipeError, OSError, pa.ArrowException, ValueError, ImportError) as error:
             refusal = error if isinstance(error, UserError) else None
             return Original(None, f"{name} cannot be read again: {type(error).__name__}.", refusal)
@@ -138,15 +144,9 @@ class DocumentLocator:
 
     def _fields(self, source: str) -> FieldNames:
         spec = self._mixture.sources[source]
-        return FieldNames(
-            text=spec.text,
-            id=spec.id,
-            replaces_surrogates=spec.replaces_surrogates,
-            keep=tuple(spec.keep.values()),
-            columns=spec.keep,
-            types={field: seen.kind for field, seen in self._types.get(source, {}).items()},
-            declared={field: spec.types[column] for column, field in spec.keep.items() if column in spec.types},
-        )
+        types = {field: seen.kind for field, seen in self._types.get(source, {}).items()}
+        declared = {field: spec.types[column] for column, field in spec.keep.items() if column in spec.types}
+        return field_names(spec, spec.keep, types, declared)
 
     @cached_property
     def _types(self) -> dict[str, dict[str, Any]]:

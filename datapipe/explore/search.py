@@ -22,7 +22,9 @@ from datapipe.explore.documents import FATES, Fate
 from datapipe.explore.redaction import RedactionError
 from datapipe.explore.rows import Rows
 from datapipe.inputs.planned_input import PlannedInput
-from datapipe.stage.reader import FieldNames, Split
+from datapipe.stage.reader import Split
+from datapipe.steps.read_batches import with_content
+from datapipe.steps.request import field_names
 
 _AROUND = 120
 _MOST_RANGES = 20
@@ -96,14 +98,15 @@ def _batches(rows: Rows, query: SearchQuery, sources: Sequence[str], problems: l
         if source not in sources or query.fate == "kept":
             continue
         spec = rows.output.mixture.sources[source]
-        fields = FieldNames(text=spec.text, id=spec.id, replaces_surrogates=spec.replaces_surrogates)
+        fields = field_names(spec)
         try:
             difference = rows.output.locator.difference(file)
             if difference:
                 problems.append(f"{source}/{file.path} {difference}, and was not searched.")
                 continue
             with PlannedInput(file) as planned:
-                for part in reader.read(Split(file=file), fields, planned.open):
+                for read in reader.read(Split(file=file), fields, planned.open):
+                    part = with_content(read, fields)
                     if pa.types.is_large_binary(part.content.type) and len(part.positions):
                         problems.append(f"{source}/{file.path} holds pages, of which kept texts alone are searched.")
                         break

@@ -83,6 +83,10 @@ class Stage(BaseModel):
     before_text: ClassVar[bool] = False
     """Whether the stage may stand before extraction, where documents are pages and have no text. It must not read the text."""
 
+    takes_json: ClassVar[bool] = False
+    """Whether the stage makes the text of a document of the JSON text of fields (`FieldNames.json`). It is the first stage that
+    reads it; a source names the fields and the stage (`Source.json_fields`)."""
+
     _context: StageContext = PrivateAttr(default=StageContext(name="", seed=0))
 
     def __getstate__(self) -> dict[Any, Any]:
@@ -172,11 +176,30 @@ class FilterResult:
     limit: np.ndarray | None = None
     # per rule of `Filter.rules()` its measured values, (num_docs,) float64 each, for `mode: tag`
     measured: tuple[np.ndarray, ...] = ()
+    # documents that the stage cannot process, by row: what was found, and on a last line the reason by which
+    # they are counted. They go to quarantine, whatever the other fields have for them; not beside `findings`.
+    failed: Mapping[int, str] = field(default_factory=dict)
     # new columns of the kept documents, (num_docs,) each: `text` if the filter edits, and the columns of
     # `counts`
     columns: Mapping[str, pa.Array] = field(default_factory=dict)
     # of a filter with `searched_lists`: what it found in which document, in the schema `findings.FOUND`
     findings: pa.RecordBatch | None = None
+
+    def without_failed(self) -> tuple[FilterResult, np.ndarray]:
+        """The result of the documents that did not fail, and which these are, (num_docs,) bool."""
+        rows = np.ones(len(self.keep), np.bool_)
+        rows[list(self.failed)] = False
+        mask = pa.array(rows)
+        limit = None if self.limit is None else self.limit[rows]
+        measured, columns = tuple(values[rows] for values in self.measured), self.columns.items()
+        return FilterResult(
+            keep=self.keep[rows],
+            rule=self.rule[rows],
+            value=self.value[rows],
+            limit=limit,
+            measured=measured,
+            columns={name: column.filter(mask) for name, column in columns},
+        ), rows
 
     @classmethod
     def from_rules(
@@ -244,7 +267,7 @@ class Filter(Stage):
 
     @model_validator(mode="after")
     def _check_extraction(self) -> Self:
-        if self.extracts and self.mode == "tag":
+        if (self.extracts or self.takes_json) and self.mode == "tag":
             raise ValueError("mode: tag keeps documents unchanged, and this stage makes their text. Leave `mode` out")
         return self
 

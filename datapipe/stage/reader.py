@@ -80,10 +80,14 @@ class FieldNames:
     """Which fields of the input become which columns."""
 
     # text, id: the fields of the text and of the id. Dots reach into objects, `content.text`; else it is a
-    # key of this name. A document without an id gets SOURCE/PATH:POSITION.
-    text: str = "text"
+    # key of this name. A document without an id gets SOURCE/PATH:POSITION. Where `text` is None, readers give
+    # empty texts, and the content is made of `json`.
+    text: str | None = "text"
     id: str = "id"
     keep: tuple[str, ...] = ()
+    # fields of `keep` whose values are the content of a document, as the JSON text of an object, for a stage
+    # that makes a text of it (`Stage.takes_json`); a document has the first one. Empty: the content is the text.
+    json: tuple[str, ...] = ()
     # whether half a surrogate pair in JSON becomes U+FFFD; otherwise it makes a record a bad one
     replaces_surrogates: bool = False
     # by column the field that it is made of; empty where columns have the names of their fields
@@ -96,7 +100,23 @@ class FieldNames:
 
     def identity(self) -> list[Any]:
         types, columns = {name: str(kind) for name, kind in self.types.items()}, list(self.columns.items())
-        return [self.text, self.id, list(self.keep), columns, types, dict(self.declared), self.replaces_surrogates]
+        made = [list(self.json)] if self.json else []
+        return [self.text, self.id, list(self.keep), columns, types, dict(self.declared), self.replaces_surrogates, *made]
+
+    @property
+    def content(self) -> str:
+        """The field that every document has."""
+        return self.json[0] if self.text is None else self.text
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """The fields of the content, and those that are kept."""
+        return tuple(dict.fromkeys((self.content, *self.keep)))
+
+    @property
+    def kept_columns(self) -> Mapping[str, str]:
+        """The field of each column beside the content."""
+        return self.columns or {name: name for name in self.keep if name not in self.json}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,7 +238,7 @@ class Reader(Stage):
                     extra, wider = batch.extra, batch.wider
                     kept = [name for name, column in extra.items() if column.null_count < num_records or name in wider]
                     types = {name: plain(extra[name].type) for name in kept} | dict(wider)
-                    return FieldsSeen(num_records=num_records, found=frozenset({fields.text, *kept}), types=types)
+                    return FieldsSeen(num_records=num_records, found=frozenset({fields.text or "", *kept}), types=types)
         except UnsplittableInputError:  # the run reads the file whole
             pass
         return FieldsSeen()

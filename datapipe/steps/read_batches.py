@@ -4,6 +4,7 @@ splits ─▶ reader ─▶ fields in the types of their columns ─▶ keys ─
             └─▶ rejected input ─▶ quarantine
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -147,9 +148,10 @@ def conformed(part: ReadBatch, split: Split, fields: FieldNames) -> ReadBatch:
     value that the type of all files does not hold."""
     if not len(part.positions):  # damage alone, which has no fields
         return replace(part, extra={})
+    part = with_content(part, fields)
     columns: dict[str, pa.Array] = {}
     wider, bad = dict(part.wider), dict[int, str]()
-    for column, name in (fields.columns or {name: name for name in fields.keep}).items():
+    for column, name in fields.kept_columns.items():
         values, declared = part.extra[name], fields.declared.get(name)
         if declared is not None:
             columns[column], is_bad = in_declared_type(values, declared)
@@ -172,6 +174,38 @@ def conformed(part: ReadBatch, split: Split, fields: FieldNames) -> ReadBatch:
                 ) from error
     part = replace(part, extra=columns, wider=wider)
     return part.without(bad) if bad else part
+
+
+def with_content(part: ReadBatch, fields: FieldNames) -> ReadBatch:
+    """A reader's batch with its content: where that is made of fields, the JSON text of an object of those that a document has.
+    A document without the first one is rejected."""
+    if not fields.json or not len(part.positions):
+        return part
+    first, *_ = values = [_json_texts(name, part.extra[name]) for name in fields.json]
+    members = [
+        pc.binary_join_element_wise(_json_text(name.rpartition(".")[2]), texts, _COLON)
+        for name, texts in zip(fields.json, values)
+    ]
+    joined_members = pc.binary_join_element_wise(*members, _COMMA, null_handling="skip")
+    part = replace(part, content=pc.binary_join_element_wise(_BEGIN, joined_members, _END, _NOTHING))
+    lack = f"field '{fields.content}' is missing or null; expected the content of the document"
+    bad = dict.fromkeys(np.flatnonzero(first.is_null().to_numpy(zero_copy_only=False)).tolist(), lack)
+    return part.without(bad) if bad else part
+
+
+_COLON, _COMMA, _BEGIN, _END, _NOTHING = (pa.scalar(text, pa.large_string()) for text in (":", ",", "{", "}", ""))
+
+
+def _json_text(text: str) -> pa.Scalar:
+    return pa.scalar(json.dumps(text, ensure_ascii=False), pa.large_string())
+
+
+def _json_texts(name: str, column: pa.Array) -> pa.Array:
+    """The values of a field as JSON text, (num_rows,) large_string; null where there is none."""
+    try:
+        return in_declared_type(column, "json")[0]
+    except UserError as error:
+        raise UserError(f"field '{name}': {error}") from error
 
 
 def _no_such_value(field: str, value: pa.Scalar, declared: str) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pyarrow as pa
+
 from datapipe.config.mixture import Mixture
 from datapipe.config.sources.source import Source
 from datapipe.credentials import masked
@@ -70,15 +72,7 @@ class PlannedSource:
     stages: tuple[BoundStage, ...]
 
     def field_names(self, source: Source) -> FieldNames:
-        return FieldNames(
-            text=source.text,
-            id=source.id,
-            replaces_surrogates=source.replaces_surrogates,
-            keep=tuple(dict.fromkeys(self.keep.values())),
-            columns=self.keep,
-            types={name: seen.kind for name, seen in self.types.items()},
-            declared=self.declared,
-        )
+        return field_names(source, self.keep, {name: seen.kind for name, seen in self.types.items()}, self.declared)
 
     def with_wider(self, wider: Iterable[Mapping[str, Mapping[str, str]]], where: str) -> PlannedSource:
         """The source with types that also hold the values that tasks have found. Raises UserError where none does."""
@@ -109,6 +103,26 @@ class PlannedSource:
     @property
     def files(self) -> dict[str, InputFile]:
         return {split.file.path: split.file for split in self.splits}
+
+
+def field_names(
+    source: Source,
+    columns: Mapping[str, str] | None = None,
+    types: Mapping[str, pa.DataType] | None = None,
+    declared: Mapping[str, str] | None = None,
+) -> FieldNames:
+    """What is read of a source: its content, its ids, and fields for `columns`. `types`, `declared`: as in `FieldNames`."""
+    columns, made = columns or {}, source.json_fields
+    return FieldNames(
+        text=None if made else source.text,
+        id=source.id,
+        json=made,
+        replaces_surrogates=source.replaces_surrogates,
+        keep=tuple(dict.fromkeys((*columns.values(), *made))),
+        columns=columns,
+        types=types or {},
+        declared={**(declared or {}), **dict.fromkeys(made, "json")},
+    )
 
 
 def joined_types(where: str, name: str, first: FoundType, second: FoundType) -> FoundType:

@@ -24,7 +24,7 @@ from datapipe.stage.global_stage import Global
 from datapipe.stage.segments import SEGMENTS
 from datapipe.steps.decisions import Drops
 from datapipe.steps.edited_segments import after_edit
-from datapipe.steps.guard import Guard, RetryHints
+from datapipe.steps.guard import Failed, Guard, RetryHints
 from datapipe.steps.measuring import Measurement
 from datapipe.steps.pipeline import BoundStage
 from datapipe.steps.quarantine import Quarantine
@@ -56,7 +56,7 @@ class StageRunner:
 
         with self._timed(name, batch):
             batch.make_read_only()
-            parts, failed = self._guard(name, stage, stage.process).run(checked, batch)
+            parts, failed = _without_failed(*self._guard(name, stage, stage.process).run(checked, batch), batch.num_docs)
             kept = [self._after(bound, stage, part, result) for part, result in parts]
             self.quarantine.isolate(name, batch, failed)
         self._measure(bound, batch, parts)
@@ -168,6 +168,25 @@ class StageRunner:
     def _add_counts(self, name: str, counts: tuple[str, ...], columns: Mapping[str, pa.Array]) -> None:
         for counted in counts:
             self.metrics.document_counts.counts[f"{name}:{counted}"] += int(columns[counted].sum().as_py() or 0)
+
+
+Parts = list[tuple[DocumentBatch, FilterResult | dict[str, pa.Array]]]
+
+
+def _without_failed(parts: Parts, raised: Failed, num_docs: int) -> tuple[Parts, Failed]:
+    """The parts of a batch without the documents that the stage itself could not process, and all that failed, in order."""
+    rows = np.setdiff1d(np.arange(num_docs), list(raised))  # of the documents in the parts
+    failed, left, start = dict(raised), Parts(), 0
+    for part, result in parts:
+        stop = start + part.num_docs
+        if isinstance(result, FilterResult) and result.failed:
+            failed |= {int(rows[start + row]): error for row, error in result.failed.items()}
+            of_others, keep = result.without_failed()
+            left.append((part.filter(keep), of_others))
+        else:
+            left.append((part, result))
+        start = stop
+    return left, dict(sorted(failed.items()))
 
 
 def _salted(stage: Global, tables: Mapping[str, pa.RecordBatch], salt: np.uint64) -> dict[str, pa.RecordBatch]:

@@ -101,7 +101,7 @@ class ColumnReader(Reader):
                 opened = self.opened(stream)
             except ValueError:
                 return FieldsSeen()
-        found = (name for name in (fields.text, *fields.keep) if has_field(opened.schema, name))
+        found = (name for name in fields.wanted if has_field(opened.schema, name))
         num_rows = sum(num_rows for num_rows, _ in opened.row_groups)
         return FieldsSeen(num_records=num_rows, found=frozenset(found), names=tuple(field_names(opened.schema)))
 

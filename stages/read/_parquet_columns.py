@@ -21,7 +21,7 @@ _NO_VALUE = (pa.ArrowException, ValueError, OverflowError, KeyError)
 
 def columns_to_read(schema: pa.Schema, fields: FieldNames) -> list[str]:
     """The names of the needed columns that the file has."""
-    wanted = [fields.text, fields.id, *fields.keep]
+    wanted = [*fields.wanted, fields.id]
     return [name for name in wanted if name in schema.names or name.split(".")[0] in schema.names]
 
 
@@ -63,9 +63,12 @@ def _decoded_bytes(column: pa.DictionaryArray) -> np.ndarray:
 
 
 def documents(batch: pa.RecordBatch, row: int, fields: FieldNames) -> ReadBatch:
-    """A batch of rows as documents; rows without text are rejected."""
+    """A batch of rows as documents; rows without text, where one is read, are rejected."""
     positions = np.arange(row, row + batch.num_rows, dtype=np.uint64)
-    texts, problem = _texts(batch, fields.text)
+    if fields.text is None:
+        texts, problem = pa.repeat(pa.scalar("", pa.large_string()), batch.num_rows), ""
+    else:
+        texts, problem = _texts(batch, fields.text)
     ids = _strings(_column(batch, fields.id), batch.num_rows)
     extra = {name: _kept(_column(batch, name), batch.num_rows) for name in fields.keep}
     rejected: tuple[Rejected, ...] = ()
@@ -75,7 +78,8 @@ def documents(batch: pa.RecordBatch, row: int, fields: FieldNames) -> ReadBatch:
         rejected = tuple(Rejected(position=int(position), error=problem) for position in positions[~mask])
         positions, texts, ids = positions[mask], texts.filter(valid), ids.filter(valid)
         extra = {name: column.filter(valid) for name, column in extra.items()}
-    return ReadBatch(positions=positions, content=texts, ids=ids, extra=extra, rejected=rejected, input_bytes=texts.nbytes)
+    input_bytes = sum(column.nbytes for column in extra.values()) if fields.text is None else texts.nbytes
+    return ReadBatch(positions=positions, content=texts, ids=ids, extra=extra, rejected=rejected, input_bytes=input_bytes)
 
 
 def _column(batch: pa.RecordBatch, name: str) -> Any:

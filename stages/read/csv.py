@@ -123,7 +123,7 @@ class Csv(ContentReader):
         header = None if first is None else self._header(split, first, open_input)
         if first is None or header is None or isinstance(header, Rejected):
             return FieldsSeen()
-        num_rows, wanted = len(self._without_header(split, first).starts), (fields.text, *fields.keep)
+        num_rows, wanted = len(self._without_header(split, first).starts), fields.wanted
         if not num_rows or any(header.count(name) > 1 for name in wanted):  # `read` reports it
             return FieldsSeen()
         found = frozenset(wanted) & frozenset(header)
@@ -173,14 +173,14 @@ def _not_text(rows: Rows) -> dict[int, str]:
 
 
 def _table_of(header: tuple[str, ...], fields: FieldNames, max_row_bytes: int) -> _Table | Rejected:
-    """The columns that become documents; or the damage of a file whose header lacks the text or names a column twice."""
+    """The columns that become documents; or the damage of a file whose header lacks the content or names a column twice."""
     listed = shorten(", ".join(header), _LISTED_CHARS, placeholder=" …")
-    wanted = dict.fromkeys((fields.text, fields.id, *fields.keep))
+    wanted = dict.fromkeys((*fields.wanted, fields.id))
     twice = next((name for name in wanted if header.count(name) > 1), None)
-    if twice is None and fields.text in header:
+    if twice is None and fields.content in header:
         numbers = {name: number for number, name in enumerate(header) if name in wanted}
         return _Table(num_columns=len(header), numbers=numbers, fields=fields, max_row_bytes=max_row_bytes)
-    error = f"the header has no column '{fields.text}'; it names {listed}"
+    error = f"the header has no column '{fields.content}'; it names {listed}"
     if twice is not None:
         error = f"the header names '{twice}' {header.count(twice)} times, expected once: {listed}"
     return Rejected(position=0, error=error, is_file_damage=True)
@@ -221,7 +221,7 @@ class _Table:
         )
         return ReadBatch(
             positions=(starts + rows.byte_offset).astype(np.uint64),
-            content=columns[self.fields.text],
+            content=columns[self.fields.text] if self.fields.text else pa.repeat(pa.scalar("", ids.type), len(starts)),
             ids=ids,
             extra={name: columns.get(name, nulls) for name in self.fields.keep},
             rejected=tuple(rejected),

@@ -105,7 +105,7 @@ _MOST_NAMES = 1000
 
 def fields_of_lines(content: bytes, fields: FieldNames) -> FieldsSeen:
     """The fields of the first lines that are JSON objects."""
-    wanted = {fields.text, *fields.keep}
+    wanted = {*fields.wanted}
     present: set[str] = set()
     names: dict[str, None] = {}
     types: dict[str, pa.DataType] = {}
@@ -115,7 +115,7 @@ def fields_of_lines(content: bytes, fields: FieldNames) -> FieldsSeen:
         own = dict.fromkeys(_names(record))
         present |= wanted & own.keys()
         names |= own if len(names) < _MOST_NAMES else {}
-        for name in fields.keep:
+        for name in (name for name in fields.keep if name not in fields.json):
             types[name] = json_joined(types.get(name, pa.null()), json_type(json_value(record, name)))
     return FieldsSeen(num_records=num_records, found=frozenset(present), names=tuple(names), types=types)
 

@@ -197,7 +197,7 @@ class _Shard:
     def wanted(self, fields: FieldNames) -> dict[str, _Column]:
         """The needed columns that the shard has. Raises BrokenStreamError for one whose encoding is not read."""
         picked: dict[str, _Column] = {}
-        for name in dict.fromkeys((fields.text, fields.id, *fields.keep)):
+        for name in dict.fromkeys((*fields.wanted, fields.id)):
             first, *rest = [name] if name in self.columns else name.split(".")
             column = self.columns.get(first)
             if column is None or (rest and column.encoding != "json"):
@@ -241,7 +241,7 @@ class _Shard:
             for name, column in columns.items()
         }
         if not arrays:
-            error = f"field '{fields.text}' is not in the shard; expected a column of strings"
+            error = f"field '{fields.content}' is not in the shard; expected a column of strings"
             return ReadBatch.of_rejected(*(Rejected(position=row + number, error=error) for number in range(len(sizes))))
         batch = documents(pa.RecordBatch.from_pydict(arrays), 0, fields)
         wrong = [

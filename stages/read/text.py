@@ -38,7 +38,7 @@ class Text(ContentReader):
 
     def fields_seen(self, split: Split, fields: FieldNames, open_input: OpenInput) -> FieldsSeen:
         """A file is one record, which has the text and no other field."""
-        return FieldsSeen(num_records=1, found=frozenset({fields.text}))
+        return FieldsSeen(num_records=1, found=frozenset({fields.text or ""}))
 
     def _content(self, file: InputFile, open_input: OpenInput) -> str | Rejected:
         blocks: list[bytes] = []

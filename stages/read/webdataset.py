@@ -169,14 +169,14 @@ class _Batch:
         if sample.damage is not None:
             self.rejected.append(sample.damage)
             return
-        ending = next((ending for ending in endings if ending in sample.contents), None)
+        ending = self._ending(sample, endings)
         if ending is None:
             self.passed_over["sample_without_text"] += not sample.is_empty
             return
         position, content = sample.contents[ending]
         try:
             objects = {name: _parsed(name, sample.contents[name][1]) for name in sample.contents if _is_json(name)}
-            text = _text_of(objects[ending], self._fields) if ending in objects else _decoded(ending, content)
+            text = self._text(ending, content, objects)
             kept = {name: _value(name, objects, sample) for name in self._fields.keep}
             identity, _ = _value(self._fields.id, objects, sample)
         except _NotTextError as error:
@@ -188,6 +188,17 @@ class _Batch:
         for name, value in kept.items():
             self._kept[name].append(value)
         self._num_bytes += len(content)
+
+    def _ending(self, sample: _Sample, endings: tuple[str, ...]) -> str | None:
+        """The member with the content of a sample; None without one."""
+        if self._fields.text is None:
+            return next((ending for ending in sample.contents if _is_json(ending) or ending == self._fields.content), None)
+        return next((ending for ending in endings if ending in sample.contents), None)
+
+    def _text(self, ending: str, content: bytes, objects: Mapping[str, Mapping[str, Any]]) -> str:
+        if self._fields.text is None:
+            return ""
+        return _text_of(objects[ending], self._fields) if ending in objects else _decoded(ending, content)
 
     def _continues(self, name: str, endings: frozenset[str]) -> str:
         """Adds a sample. Returns that it continues one from before: its base name, and none of its endings, was there.
@@ -245,7 +256,7 @@ def _decoded(ending: str, content: bytes) -> str:
 
 
 def _text_of(record: Mapping[str, Any], fields: FieldNames) -> str:
-    name, replaces_surrogates = fields.text, fields.replaces_surrogates
+    name, replaces_surrogates = fields.content, fields.replaces_surrogates
     text = json_value(record, name)
     if text is None:
         raise _NotTextError(f"field '{name}' is missing or null; expected a string")

@@ -24,7 +24,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Wi
 
 from datapipe.config.fields import Record, as_tuple
 from datapipe.config.problems import Problem
-from datapipe.config.stage_use import StageUse
+from datapipe.config.stage_use import StageUse, with_stage
 from datapipe.stage.licenses import UNKNOWN, allowed_name, is_allowed, named, spdx
 
 if TYPE_CHECKING:
@@ -166,9 +166,7 @@ def licensed_stages(allowed: Sequence[str], source: Source, stages: tuple[StageU
         return stages
     is_kept = is_allowed(source.license or UNKNOWN, allowed)
     own = {"field": source.license_field, "allowed": list(allowed), "missing": "keep" if is_kept else "drop"}
-    is_listed = any(use.name == FILTER for use in stages)
-    listed = stages if is_listed else (StageUse(name=FILTER, alias=FILTER), *stages)
-    return tuple(use.model_copy(update={"options": own | use.options}) if use.name == FILTER else use for use in listed)
+    return with_stage(stages, FILTER, own)
 
 
 def synthetic_problems(

@@ -157,6 +157,21 @@ class Source(Record):
             yield ("fim",), "found beside document_prefix, expected one of them: a document has a prefix or a gap"
 
     @property
+    def json_fields(self) -> tuple[str, ...]:
+        """The fields that make the content of documents where it is no text (`FieldNames.json`)."""
+        return ()
+
+    @property
+    def needed_fields(self) -> tuple[str, ...]:
+        """The fields that documents are made of, and must have."""
+        return (self.text,)
+
+    @property
+    def content_option(self) -> str:
+        """The option that names the needed fields."""
+        return "text"
+
+    @property
     def replaces_surrogates(self) -> bool:
         return self.lone_surrogates == "replace"
 

@@ -42,6 +42,7 @@ _SURROGATES = re.compile(
 )
 """Escapes of halves of surrogate pairs, and of whole pairs. Such a half and U+FFFD have as many bytes."""
 _MOST_PARSED_BYTES = 64 << 20
+_NO_KEY = "\0"  # of no object: a line with the byte is refused
 _LONGEST_WORD = len("-Infinity")
 _CUT_OFF = "the file is cut off: it ends within the object on its last line"
 _NO_OBJECT = "not a JSON object: expected '{' to '}' on one line; `jq -c .` writes objects so"
@@ -68,12 +69,12 @@ class _Run:
 
 
 class _TextPath:
-    """Where an object has its text: the names of the members, outermost first."""
+    """Where an object has its text: the names of the members, outermost first; none where no text is read."""
 
     def __init__(self, names: list[str]) -> None:
         self.names = names
         kind: Any = pa.large_string()
-        for name in reversed(names):
+        for name in reversed(names or [_NO_KEY]):
             kind = pa.struct([(name, kind)])
         self.options = pj.ParseOptions(explicit_schema=pa.schema(list(kind)), unexpected_field_behavior="ignore")
 
@@ -92,8 +93,8 @@ class LineParser:
     def __init__(self, fields: FieldNames, max_line_bytes: int) -> None:
         self.fields = fields
         self.max_line_bytes = max_line_bytes
-        self.text_path = _TextPath(fields.text.split("."))
-        self.text_key = _TextPath([fields.text]) if "." in fields.text else None
+        self.text_path = _TextPath([] if fields.text is None else fields.text.split("."))
+        self.text_key = _TextPath([fields.text]) if fields.text is not None and "." in fields.text else None
         self.id = NamedField(fields.id)
         self.kept = {name: NamedField(name) for name in fields.keep}
 
@@ -188,6 +189,8 @@ class LineParser:
             raise _Refused(_in_words(str(error)), int(row[1]) if row else num_lines // 2) from None
         if table.num_rows != num_lines:
             raise _Refused(f"{table.num_rows} JSON objects on one line; expected one", num_lines // 2)
+        if not path.names:
+            return pa.repeat(pa.scalar("", pa.large_string()), num_lines)
         first, *inner = path.names
         column = table.column(first)
         return as_large_string(pc.struct_field(column, inner) if inner else column)

@@ -1,0 +1,209 @@
+"""Marks what a template writes, and nothing that a conversation holds.
+
+    template   '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>'
+    rendering  <|im_start|>user⏎I typed <|im_end|><|im_end|>
+    marks      ^^^^^^^^^^^^                       ^^^^^^^^^^     the last one is a control token, the one before is text
+
+A mark is a character in the place of another one: a lone surrogate, which no text has. The constants of a template that are
+written, and the special tokens that are its variables, get marks instead of all but white space. Constants that are read stay
+as they are, such as those of comparisons, keys, and arguments of `split`. What is compared, and may have been written by the template
+before, loses its marks. So conversations stay as they are while the template reads them. Where a template does read
+marks all the same, the rendering differs from the one without marks (`templates.py`).
+"""
+
+import re
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.visitor import NodeTransformer
+
+from datapipe.errors import UserError
+from stages.extract._chat.sandbox import filtered
+
+BEGIN, END = "\udffe", "\udfff"
+"""Stand around what an assistant writes, where a template names it by `{% generation %}`."""
+
+_FIRST, _LAST = 0xD800, 0xDFF0
+_MARKS = f"[{chr(_FIRST)}-{chr(_LAST)}]"
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_WITHOUT_MARKS = "without_marks"  # a filter
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython", "observation")
+_MAX_RUNS = 4096
+
+_ANSWERING = ("startswith", "endswith", "find", "rfind", "index", "rindex", "count")
+_CUTTING = ("split", "rsplit", "strip", "lstrip", "rstrip", "partition", "rpartition", "removeprefix", "removesuffix")
+_ALL = 99
+_READ_BY_CALLS = {**dict.fromkeys((*_ANSWERING, *_CUTTING, "raise_exception", "strftime_now"), _ALL), "replace": 1, "get": 1}
+_READ_BY_FILTERS = {"default": 0, "d": 0, "join": 0, "format": 0, "replace": 1}
+"""How many of their arguments calls and filters read; others are written. Calls read none, filters all, if not listed."""
+
+
+class Marks:
+    """A mark for each character that a template may write."""
+
+    def __init__(self, written: Iterable[str]) -> None:
+        characters = sorted({character for text in written for character in text if not character.isspace()})
+        if len(characters) > _LAST - _FIRST + 1:
+            raise UserError(f"template: found {len(characters)} different characters, at most {_LAST - _FIRST + 1} are possible")
+        self._marks = {ord(character): _FIRST + number for number, character in enumerate(characters)}
+        self._characters = {mark: character for character, mark in self._marks.items()}
+        self._answering_role = re.compile(f"({_MARKS})(assistant)", re.IGNORECASE)
+
+    def marked(self, text: str) -> str:
+        return text.translate(self._marks)
+
+    def unmarked(self, text: str) -> str:
+        return text.translate(self._characters)
+
+    def with_marked_role(self, marked: str) -> str:
+        """A rendering in which the role of an answer has marks where it follows a mark: "<|im_start|>" + message.role."""
+        return self._answering_role.sub(lambda found: found[1] + self.marked(found[2]), marked)
+
+    def can_write(self, text: str) -> bool:
+        return all(character.isspace() or ord(character) in self._marks for character in text)
+
+    def without_marks(self, value: Any) -> Any:
+        """A value that a template compares."""
+        if type(value) is str:
+            return value if value.isascii() or not has_lone_surrogate(value) else self.unmarked(value)
+        if type(value) in (list, tuple):
+            return [self.without_marks(each) if type(each) is str else each for each in value]
+        return value
+
+
+def has_lone_surrogate(text: str) -> bool:
+    return _LONE_SURROGATE.search(text) is not None
+
+
+def constants(tree: nodes.Template) -> list[str]:
+    """All strings in a template."""
+    return [
+        node.data if isinstance(node, nodes.TemplateData) else node.value
+        for node in tree.find_all((nodes.TemplateData, nodes.Const))
+        if isinstance(node, nodes.TemplateData) or isinstance(node.value, str)
+    ]
+
+
+def mark_tree(tree: nodes.Template, marks: Marks) -> nodes.Template:
+    """Marks what a template writes. It needs the filters of `filters_of`."""
+    return _Marking(marks).visit(tree)
+
+
+def filters_of(marks: Marks) -> dict[str, Any]:
+    return {_WITHOUT_MARKS: marks.without_marks}
+
+
+class _Marking(NodeTransformer):
+    """`is_read`: the node is a part of what is read."""
+
+    def __init__(self, marks: Marks) -> None:
+        self._marks = marks
+
+    def visit_TemplateData(self, node: nodes.TemplateData, is_read: bool = False) -> nodes.Node:
+        node.data = self._marks.marked(node.data)
+        return node
+
+    def visit_Const(self, node: nodes.Const, is_read: bool = False) -> nodes.Node:
+        if isinstance(node.value, str) and not is_read:
+            node.value = self._marks.marked(node.value)
+        return node
+
+    def visit_Compare(self, node: nodes.Compare, is_read: bool = False) -> nodes.Node:
+        node.expr = self._read(node.expr)
+        for operand in node.ops:
+            operand.expr = self._read(operand.expr)
+        return node
+
+    def visit_Test(self, node: nodes.Test, is_read: bool = False) -> nodes.Node:
+        node.node = self._read(node.node) if node.args else self.visit(node.node, is_read)
+        node.args = [self._read(each) for each in node.args]
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem, is_read: bool = False) -> nodes.Node:
+        node.node = self.visit(node.node, is_read)
+        node.arg = self.visit(node.arg) if isinstance(node.arg, nodes.Slice) else self._read(node.arg)
+        return node
+
+    def visit_Pair(self, node: nodes.Pair, is_read: bool = False) -> nodes.Node:
+        node.key, node.value = self._read(node.key), self.visit(node.value, is_read)
+        return node
+
+    def visit_Call(self, node: nodes.Call, is_read: bool = False) -> nodes.Node:
+        called = node.node = self.visit(node.node, is_read)
+        name = called.attr if isinstance(called, nodes.Getattr) else getattr(called, "name", "")
+        if isinstance(called, nodes.Getattr) and name in _ANSWERING:
+            called.node = filtered(called.node, _WITHOUT_MARKS)
+        self._mark_arguments(node, _READ_BY_CALLS.get(name, 0), is_read)
+        return node
+
+    def visit_Filter(self, node: nodes.Filter, is_read: bool = False) -> nodes.Node:
+        if node.node is not None:  # of a block
+            node.node = self.visit(node.node, is_read)
+        self._mark_arguments(node, _READ_BY_FILTERS.get(node.name, _ALL), is_read)
+        return node
+
+    def _mark_arguments(self, node: nodes.Call | nodes.Filter, num_read: int, is_read: bool) -> None:
+        node.args = [self._read(each) if number < num_read else self.visit(each, is_read) for number, each in enumerate(node.args)]
+        for keyword in node.kwargs:
+            keyword.value = self.visit(keyword.value, is_read or num_read > 0 or keyword.key == "attribute")
+        for name in ("dyn_args", "dyn_kwargs"):
+            if getattr(node, name) is not None:
+                setattr(node, name, self.visit(getattr(node, name), is_read))
+
+    def _read(self, node: nodes.Expr) -> nodes.Expr:
+        visited = self.visit(node, True)
+        return visited if isinstance(visited, nodes.Const) else filtered(visited, _WITHOUT_MARKS)
+
+
+class WrittenTokens:
+    """Finds the control tokens that a template has written, in a rendering with marks."""
+
+    def __init__(self, names: Collection[str], marks: Marks) -> None:
+        forms = {form for name in names for form in _forms(name, marks)}
+        self.pattern = re.compile("|".join(re.escape(form) for form in sorted(forms, key=lambda form: (-len(form), form))) or "(?!)")
+        gap = rf"\s|(?i:{'|'.join(_ROLES)})"
+        self._run = re.compile(f"({_MARKS}+(?:(?:{gap}){_MARKS}+)*)")
+        self._marks = marks
+        self._known: dict[str, list[tuple[str, bool]]] = {}
+
+    def pieces(self, marked: str) -> list[tuple[str, bool]]:
+        """The text of a rendering in pieces: texts, and control tokens (True). No two texts follow each other."""
+        pieces, texts = [], []
+        for number, part in enumerate(self._run.split(marked)):
+            for piece, is_token in self._pieces_of_run(part) if number % 2 else ((part, False),):
+                if not is_token:
+                    texts.append(piece)
+                    continue
+                if text := "".join(texts):
+                    pieces.append((text, False))
+                pieces.append((piece, True))
+                texts.clear()
+        if text := "".join(texts):
+            pieces.append((text, False))
+        return pieces
+
+    def _pieces_of_run(self, run: str) -> list[tuple[str, bool]]:
+        """A run of marked characters; a template writes few different ones."""
+        known = self._known.get(run)
+        if known is None:
+            known, start = [], 0
+            for token in self.pattern.finditer(run):
+                known += [(self._marks.unmarked(run[start : token.start()]), False), (self._marks.unmarked(token[0]), True)]
+                start = token.end()
+            known.append((self._marks.unmarked(run[start:]), False))
+            if len(self._known) >= _MAX_RUNS:
+                self._known.clear()
+            self._known[run] = known
+        return known
+
+
+def _forms(name: str, marks: Marks) -> Iterable[str]:
+    """How a template may write a control token: all of it, or around the name of a role ("<|" + message.role + "|>")."""
+    if marks.can_write(name):
+        yield marks.marked(name)
+    for role in _ROLES:
+        for found in re.finditer(role, name, re.IGNORECASE):
+            before, behind = name[: found.start()], name[found.end() :]
+            if before.strip() and behind.strip() and marks.can_write(before + behind):
+                yield marks.marked(before) + found[0] + marks.marked(behind)

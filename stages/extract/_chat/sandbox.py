@@ -1,0 +1,134 @@
+"""The sandbox in which chat templates run, with what `transformers` gives to them (`utils/chat_template_utils.py`).
+
+A rendering depends on its conversation alone: `strftime_now` gives the same day always. A template has no loader, no files and
+no clock. Bounded are the rounds of its loops together with its calls (`MAX_STEPS`), which bounds its time, each `range`, and what
+it writes (`MAX_CHARS`). Not bounded is the memory of strings within an expression, such as `x ~ x` in a loop.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sized
+from datetime import datetime
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.exceptions import TemplateError as JinjaError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
+
+from datapipe.errors import DatapipeError
+
+TODAY = datetime(2024, 7, 26)
+"""The day that templates write. Those of Llama 3.1 take the same where there is no clock."""
+
+MAX_STEPS = 10_000_000
+MAX_CHARS = 2**25
+
+_COUNTED = "counted_rounds"  # a filter
+_SHOWN_CHARS = 200
+
+
+class TemplateError(DatapipeError):
+    """A template refuses a conversation, or fails on it."""
+
+
+class ChatEnvironment(ImmutableSandboxedEnvironment):
+    """Parses and runs templates. `borders`: what is written before and behind each `{% generation %}` block."""
+
+    def __init__(self, borders: tuple[str, str] = ("", "")) -> None:
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+        self.borders = borders
+        self.steps = 0
+        self.filters.update({"tojson": _tojson, _COUNTED: self._counted})
+        self.globals.update({"raise_exception": _refuse, "strftime_now": TODAY.strftime, "dict": _new_dict})
+
+    def call(self, context: Context, called: Any, /, *args: Any, **kwargs: Any) -> Any:
+        self._count(1)
+        return super().call(context, called, *args, **kwargs)
+
+    def _counted(self, iterable: Any) -> Any:
+        if isinstance(iterable, Sized):
+            self._count(len(iterable))
+            return iterable
+        return self._counting(iterable) if isinstance(iterable, Iterable) else iterable
+
+    def _counting(self, iterable: Iterable[Any]) -> Iterable[Any]:
+        for item in iterable:
+            self._count(1)
+            yield item
+
+    def _count(self, steps: int) -> None:
+        self.steps += steps
+        if self.steps > MAX_STEPS:
+            raise JinjaError(f"found more than {MAX_STEPS} rounds of loops and calls in one conversation")
+
+
+class Renderer:
+    """A compiled template with its variables."""
+
+    def __init__(self, environment: ChatEnvironment, tree: nodes.Template, variables: Mapping[str, str]) -> None:
+        tree = _Counting().visit(tree)
+        tree.set_environment(environment)
+        self._environment, self._variables = environment, variables
+        self._template = environment.from_string(tree)
+
+    def __call__(self, messages: list[Any], tools: list[Any] | None = None, add_generation_prompt: bool = False) -> str:
+        """What the template writes. Raises TemplateError."""
+        self._environment.steps = num_chars = 0
+        blocks = []
+        given = {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": add_generation_prompt}
+        try:
+            for block in self._template.generate(self._variables, **given):
+                blocks.append(block)
+                num_chars += len(block)
+                if num_chars > MAX_CHARS:
+                    raise JinjaError(f"found more than {MAX_CHARS} characters in one conversation")
+        except MemoryError:
+            raise
+        except Exception as error:  # a template may raise anything
+            kind = "" if type(error) is JinjaError else f"{type(error).__name__}: "
+            raise TemplateError(f"the template refuses it: {kind}{' '.join(str(error).split())[:_SHOWN_CHARS]}") from error
+        return "".join(blocks)
+
+
+class _Generation(Extension):
+    """`{% generation %} … {% endgeneration %}`: what an assistant writes."""
+
+    tags = {"generation"}  # noqa: RUF012 the type of the library
+    environment: ChatEnvironment
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_between_borders"), [], [], body).set_lineno(line)
+
+    def _between_borders(self, caller: Any) -> str:
+        before, behind = self.environment.borders
+        return before + caller() + behind
+
+
+class _Counting(NodeTransformer):
+    """Counts the rounds of each loop."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 the name of the library
+        node.iter = filtered(node.iter, _COUNTED)
+        return self.generic_visit(node)
+
+
+def filtered(node: nodes.Expr, name: str) -> nodes.Expr:
+    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
+
+
+def _refuse(message: str) -> None:
+    raise JinjaError(message)
+
+
+def _new_dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
+    """In the place of the class, whose methods change dicts that the template may not change."""
+    return dict(*args, **kwargs)
+
+
+def _tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

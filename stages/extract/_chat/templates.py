@@ -1,0 +1,178 @@
+"""Renders a conversation by the chat template of a tokenizer, into segments.
+
+    messages, tools ─┬─▶ template ───────────▶ text ─────────────────┬─ equal? ─▶ segments: texts and control tokens, learned or not
+                     └─▶ template with marks ▶ text, who wrote what ─┘                    ▲
+                                             └▶ what the assistant wrote ─────────────────┘
+
+Text never becomes a control token, whatever it holds: only what the template wrote itself counts as one (`marks.py`). A template
+that reads its marks would write something else with them; such a conversation is refused. What the assistant wrote is named by
+`{% generation %}` of the template, or found by its generation prompt (`turns.py`). Ids and mask of the segments are those of
+`apply_chat_template` of transformers, but for text that spells control tokens.
+"""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from jinja2.exceptions import TemplateSyntaxError
+
+from datapipe.errors import UserError
+from stages.extract._chat.marks import BEGIN, END, Marks, WrittenTokens, constants, filters_of, has_lone_surrogate, mark_tree
+from stages.extract._chat.sandbox import ChatEnvironment, Renderer, TemplateError
+from stages.extract._chat.turns import Turns, find_turns
+
+__all__ = ["BUILT_IN", "ChatTemplate", "Learn", "TemplateError", "built_in"]
+
+Learn = Literal["all", "assistant", "last"]
+
+BUILT_IN = {name: Path(__file__).parent / f"{name}.jinja" for name in ("chatml", "llama3", "harmony")}
+"""The files of templates that have a name, written after the published descriptions of these forms."""
+
+_SPELLED_TOKEN = re.compile(r"<\|[^<>|\s]+\|>|<｜[^<>｜\s]+｜>")
+_GENERATION = re.compile(r"\{%[-+]?\s*generation\b")
+_BORDER = re.compile(f"([{BEGIN}{END}])")
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+
+Span = tuple[int, int]
+
+
+def built_in(name: str) -> str:
+    """The template of a name."""
+    return BUILT_IN[name].read_text("utf-8")
+
+
+class ChatTemplate:
+    """A compiled template. Pickled as the arguments of `load`."""
+
+    @classmethod
+    def load(cls, template: str, special_tokens: Mapping[str, str], control_tokens: Collection[str]) -> Self:
+        """Raises UserError for a template that is none.
+
+        Args:
+            template: in the language of Jinja.
+            special_tokens: variables of the template, such as {"bos_token": "<s>"}.
+            control_tokens: names of the control tokens of the tokenizer. Empty: those that the template and `special_tokens` spell.
+        """
+        return cls(template, special_tokens, control_tokens)
+
+    def __init__(self, template: str, special_tokens: Mapping[str, str], control_tokens: Collection[str]) -> None:
+        self._given = (template, dict(special_tokens), tuple(control_tokens))
+        plain, marking = ChatEnvironment(), ChatEnvironment((BEGIN, END))
+        try:
+            tree, marked_tree = plain.parse(template), marking.parse(template)
+        except TemplateSyntaxError as error:
+            raise UserError(f"template, line {error.lineno}: {error.message}. Expected a chat template in the language of Jinja") from error
+        written = constants(tree)
+        marks = Marks([*written, *special_tokens.values()])
+        spelled = {token for text in written for token in _SPELLED_TOKEN.findall(text)}
+        self.missing_tokens = sorted(spelled - set(control_tokens)) if control_tokens else []
+        """Control tokens by their form that the template writes and the tokenizer does not have: they become text."""
+        self._tokens = WrittenTokens(control_tokens or spelled | set(special_tokens.values()), marks)
+        marking.filters.update(filters_of(marks))
+        self._render = Renderer(plain, tree, special_tokens)
+        marked_tokens = {name: marks.marked(token) for name, token in special_tokens.items()}
+        self._render_marked = Renderer(marking, mark_tree(marked_tree, marks), marked_tokens)
+        self._marks = marks
+        self._names_answers = _GENERATION.search(template) is not None
+        self._turns = None if self._names_answers else find_turns(self._render_for_turns, self._tokens.pattern)
+
+    def __reduce__(self) -> Any:
+        return type(self).load, self._given
+
+    def _render_for_turns(self, messages: list[Any], tools: list[Any] | None = None, add_generation_prompt: bool = False) -> str:
+        return self._marks.with_marked_role(self._render_marked(messages, tools, add_generation_prompt))
+
+    def check_learn(self, learn: Learn) -> None:
+        """Raises UserError where it cannot be found what the assistant wrote."""
+        if learn != "all" and not self._names_answers and self._turns is None:
+            raise UserError(
+                f"learn: {learn}: found neither {{% generation %}} in the template nor a generation prompt that stands before "
+                "each answer, so which text is the assistant's is not known. Put {% generation %} and {% endgeneration %} around what "
+                "the assistant writes in the template, or use `learn: all`"
+            )
+
+    def render(self, messages: list[dict[str, Any]], tools: list[Any] | None, learn: Learn) -> list[dict[str, Any]]:
+        """The segments of a conversation, as a stage returns them. Raises TemplateError for a conversation that the template
+        refuses, UserError as `check_learn`."""
+        self.check_learn(learn)
+        given = [_without_nulls(message) for message in messages]
+        text = self._render(given, tools)
+        if not text.isascii() and has_lone_surrogate(text):
+            raise TemplateError("found a lone surrogate in its text, expected Unicode")
+        marked, spans = _spans_between_borders(self._render_marked(given, tools))
+        pieces = self._tokens.pieces(marked)
+        if "".join(piece for piece, _ in pieces) != text:
+            raise TemplateError(
+                "the template reads what it wrote before, and writes something else with marks of what it wrote. Use another template"
+            )
+        return _segments(pieces, [(0, len(text))] if learn == "all" else self._learned(given, tools, marked, spans, learn))
+
+    def _learned(self, messages: list[Any], tools: list[Any] | None, marked: str, spans: list[Span], learn: Learn) -> list[Span]:
+        """What the assistant wrote, or its last message."""
+        answers = [number for number, message in enumerate(messages) if message.get("role") == "assistant"]
+        if self._turns is not None:
+            spans = self._found_spans(self._turns, messages, marked, len(answers))
+        if learn == "assistant" or not spans or not answers:
+            return spans
+        if len(spans) == len(answers):
+            return spans[-1:]
+        try:
+            before = self._render_for_turns(messages[: answers[-1]], tools)
+        except TemplateError:  # as of a conversation without messages
+            return spans[-1:]
+        before_spans = _spans_between_borders(before)[1] if self._turns is None else self._turns.spans(before)
+        return spans[min(len(before_spans), len(spans) - 1) :]
+
+    def _found_spans(self, turns: Turns, messages: list[Any], marked: str, num_answers: int) -> list[Span]:
+        if not turns.knows_tools and any(message.get("role") in ("tool", "function") for message in messages):
+            raise TemplateError("the results of tools cannot be told from answers in this template, which has no {% generation %}")
+        spans = turns.spans(self._marks.with_marked_role(marked))
+        if len(spans) < num_answers:
+            raise TemplateError(f"found the beginnings of {len(spans)} of {num_answers} answers in the rendering")
+        return spans
+
+
+def _without_nulls(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message as transformers gives it to templates: without keys of null, and reasoning under all its names."""
+    given = {key: value for key, value in message.items() if value is not None}
+    reasoning = next((given[key] for key in _REASONING if key in given), None)
+    return given if reasoning is None else {"thinking": reasoning, **given, "reasoning_content": reasoning}
+
+
+def _spans_between_borders(rendered: str) -> tuple[str, list[Span]]:
+    """A rendering without its borders, and where what was between them is."""
+    if BEGIN not in rendered:
+        return rendered, []
+    texts, spans, starts, place = [], [], [], 0
+    for part in _BORDER.split(rendered):
+        if part == BEGIN:
+            starts.append(place)
+        elif part == END and starts:
+            start = starts.pop()
+            if not starts:  # within no other
+                spans.append((start, place))
+        else:
+            texts.append(part)
+            place += len(part)
+    return "".join(texts), spans
+
+
+def _segments(pieces: list[tuple[str, bool]], learned: list[Span]) -> list[dict[str, Any]]:
+    """`learned`: ascending, apart. A control token that is learned in part is learned."""
+    borders = [place for span in learned for place in span]  # between an even number of them and the next one nothing is learned
+    segments, start = [], 0
+    for piece, is_token in pieces:
+        stop = start + len(piece)
+        first, last = bisect_right(borders, start), bisect_left(borders, stop)
+        if is_token:
+            segments.append({"token": piece, "learn": first % 2 == 1 or first < last})
+        else:
+            cuts = [start, *borders[first:last], stop]
+            for number, (begin, end) in enumerate(pairwise(cuts), first):
+                if begin < end:
+                    segments.append({"text": piece[begin - start : end - start], "learn": number % 2 == 1})
+        start = stop
+    return segments

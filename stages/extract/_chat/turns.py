@@ -1,0 +1,120 @@
+"""Finds what the assistant wrote in renderings of a template that does not say it by `{% generation %}`.
+
+    <|im_start|>user⏎Hi<|im_end|>⏎<|im_start|>assistant⏎Hello!<|im_end|>⏎
+                                  └────── header ───┘└─ answer ────┘
+
+A header is what the template writes for `add_generation_prompt`, as far as it also stands before answers: some templates prompt
+for a thought that answers of the past have no more. An answer goes to the control token that stands behind the last answer of a
+conversation, or to the control token with which another turn begins. All of it is found by short conversations, and checked
+with them: answers are within, and nothing else is. Only what has marks counts, so no text begins or ends an answer.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from os.path import commonprefix
+from typing import Any
+
+from stages.extract._chat.sandbox import TemplateError
+
+_ASKED, _ANSWERED, _ASKED_AGAIN, _ANSWERED_AGAIN, _RESULT = "Two and two?", "It is four.", "And three?", "Then seven.", "result 19"
+_CONVERSATION = [
+    {"role": "user", "content": _ASKED},
+    {"role": "assistant", "content": _ANSWERED},
+    {"role": "user", "content": _ASKED_AGAIN},
+    {"role": "assistant", "content": _ANSWERED_AGAIN},
+]
+_FUNCTION = {"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}
+_CALL = {"id": "abcdefghi", "type": "function", "function": {"name": "add", "arguments": {"a": 2}}}
+_WITH_TOOL = [
+    {"role": "user", "content": _ASKED},
+    {"role": "assistant", "content": "", "tool_calls": [_CALL]},
+    {"role": "tool", "name": "add", "tool_call_id": "abcdefghi", "content": _RESULT},
+    {"role": "assistant", "content": _ANSWERED},
+]
+_TOOLS = [{"type": "function", "function": _FUNCTION}]
+
+Render = Callable[..., str]
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Where answers are in renderings with marks."""
+
+    header: str
+    rest_of_prompt: str
+    stop: re.Pattern[str]
+    knows_tools: bool = False  # whether the results of tools are outside
+
+    def spans(self, marked: str) -> list[tuple[int, int]]:
+        spans, place = [], marked.find(self.header)
+        while place >= 0:
+            start = place + len(self.header)
+            start += len(commonprefix([self.rest_of_prompt, marked[start : start + len(self.rest_of_prompt)]]))
+            found = self.stop.search(marked, start)
+            stop = found.end() if found else len(marked)
+            spans.append((start, stop))
+            place = marked.find(self.header, stop)
+        return spans
+
+
+def find_turns(render: Render, token: re.Pattern[str]) -> Turns | None:
+    """The turns of a template, by rendering conversations; None where they cannot be told from the rest. `token`: a control
+    token that the template wrote."""
+    try:
+        asked, prompted = render(_CONVERSATION[:1]), render(_CONVERSATION[:1], add_generation_prompt=True)
+        conversation = render(_CONVERSATION)
+    except TemplateError:
+        return None
+    prompt = prompted.removeprefix(asked) if prompted.startswith(asked) else ""
+    between = _between(conversation, [_ASKED, _ANSWERED, _ASKED_AGAIN, _ANSWERED_AGAIN])
+    if between is None:
+        return None
+    header = min((_longest_start(prompt, between[number]) for number in (1, 3)), key=len)
+    if not header.strip():
+        return None
+    ends, begins = [token.search(between[4])], [token.search(header), token.search(between[2])]
+    if ends[0] is not None:
+        ends.append(begins.pop())
+    stop = re.compile(f"{_any_of(ends)}|(?={_any_of(begins)})")
+    turns = Turns(header, prompt.removeprefix(header), stop)
+    if _learned(turns, conversation, _CONVERSATION) != [_ANSWERED, _ANSWERED_AGAIN]:
+        return None
+    return Turns(header, turns.rest_of_prompt, stop, _knows_tools(turns, render))
+
+
+def _between(text: str, contents: list[str]) -> list[str] | None:
+    """What is before, between and behind contents; None if one of them is not there."""
+    parts = []
+    for content in contents:
+        before, found, text = text.partition(content)
+        if not found:
+            return None
+        parts.append(before)
+    return [*parts, text]
+
+
+def _longest_start(prompt: str, text: str) -> str:
+    """The longest start of a generation prompt that is in a text."""
+    return next((prompt[:stop] for stop in range(len(prompt), 0, -1) if prompt[:stop] in text), "")
+
+
+def _any_of(tokens: list[re.Match[str] | None]) -> str:
+    return "|".join(sorted({re.escape(token[0]) for token in tokens if token is not None})) or "(?!)"
+
+
+def _learned(turns: Turns, marked: str, conversation: list[dict[str, Any]]) -> list[str]:
+    """The contents of a conversation that are within answers, even in part."""
+    spans, learned, place = turns.spans(marked), [], 0
+    for message in filter(lambda message: message["content"], conversation):
+        start = marked.index(message["content"], place)
+        place = start + len(message["content"])
+        learned += [message["content"] for span in spans if span[0] < place and start < span[1]]
+    return learned
+
+
+def _knows_tools(turns: Turns, render: Render) -> bool:
+    try:
+        return _learned(turns, render(_WITH_TOOL, _TOOLS), _WITH_TOOL) == [_ANSWERED]
+    except (TemplateError, ValueError):
+        return False

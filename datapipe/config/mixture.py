@@ -32,6 +32,7 @@ from datapipe.config.mixture_schedule import (
     weight_phases,
 )
 from datapipe.config.problems import Problem
+from datapipe.config.sources.chat import chat_stages, stage_problems
 from datapipe.config.sources.provenance import (
     AllowedLicenses,
     licensed_stages,
@@ -212,7 +213,8 @@ class Mixture(Record):
         if self.tokenizer.train is not None:
             text = "needs tokenizer.path: a trained tokenizer has no control tokens for prefix, suffix and middle"
             problems += [(("sources", name, "fim"), text) for name, source in self.sources.items() if source.fim]
-        problems += licensing_problems(self.licenses, self.sources, {name: self._listed(name) for name in self.sources})
+        listed = {name: self._listed(name) for name in self.sources}
+        problems += [*licensing_problems(self.licenses, self.sources, listed), *stage_problems(self.sources, listed)]
         if not problems:
             is_known = self.mixture.weighting == "given" and not self.tokenizer.is_none
             problems += synthetic_problems(self.mixture, self.sources, self.average_shares() if is_known else {})
@@ -258,8 +260,10 @@ class Mixture(Record):
         return {name: source for name, source in self.all_sources.items() if isinstance(source, SnapshotSource)}
 
     def stages_of(self, source: str) -> tuple[StageUse, ...]:
-        """The stages of a source: its own list, or the mixture's, with the filter of the licences that are allowed."""
-        return licensed_stages(self.licenses, self.sources[source], self._listed(source))
+        """The stages of a source: its own list, or the mixture's, with the filter of the licences that are allowed,
+        and with the stage that makes texts of conversations."""
+        with_chat = chat_stages(self.sources[source], self._listed(source), self.where("sources", source, "messages"))
+        return licensed_stages(self.licenses, self.sources[source], with_chat)
 
     def _listed(self, source: str) -> tuple[StageUse, ...]:
         own = self.sources[source].stages

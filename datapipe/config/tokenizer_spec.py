@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ModelWrapValidatorHandler, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 from pydantic.annotated_handlers import GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from datapipe.config.fields import ByteSize, Record
+from datapipe.config.fields import ByteSize, Record, Texts
 from datapipe.config.problems import Problem
 
 NONE = "none"
@@ -19,11 +26,17 @@ PatternName = Literal["gpt2", "cl100k", "o200k", "llama3", "qwen2"]
 """The names of `datapipe.tokens.patterns.PATTERNS`, which this layer cannot import."""
 
 
+def _each_once(tokens: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(tokens)) < len(tokens) or not all(tokens):
+        raise ValueError("expected each token once, and none that is empty")
+    return tokens
+
+
 class TokenizerTraining(Record):
     """A byte-level BPE tokenizer that is trained on the mixture."""
 
     vocab_size: int = Field(
-        default=32_000, ge=257, description="Number of tokens: 256 bytes, the merges, and the end-of-text token."
+        default=32_000, ge=257, description="Number of tokens: 256 bytes, the merges, and the control tokens."
     )
     sample_bytes: ByteSize = Field(
         default=256 << 20,
@@ -32,6 +45,17 @@ class TokenizerTraining(Record):
     )
     pattern: PatternName = Field(default="gpt2", description="Pattern that splits text into words. Merges stay within a word.")
     eos: str = Field(default="<|endoftext|>", min_length=1, description="End-of-text token, which ends every document.")
+    control_tokens: Annotated[Texts, AfterValidator(_each_once)] = Field(
+        default=(),
+        description="Further control tokens, which text never becomes: [<|im_start|>, <|im_end|>] of ChatML. They count in "
+        "vocab_size.",
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        if self.eos in self.control_tokens:
+            yield ("control_tokens",), f"found {self.eos!r}, which is the end-of-text token already. Leave it out"
+        if self.vocab_size < (least := 257 + len(self.control_tokens)):
+            yield ("vocab_size",), f"found {self.vocab_size}, expected at least {least}: 256 bytes and the control tokens"
 
 
 class TokenizerSpec(Record):
@@ -80,9 +104,9 @@ class TokenizerSpec(Record):
             return
         remedies = {
             "eos": "Write the token of a trained tokenizer as train.eos",
-            "bos": "A trained tokenizer has one special token: train.eos",
+            "bos": "A trained tokenizer begins documents with none",
             "pattern": "Write the pattern of a trained tokenizer as train.pattern",
-            "special_tokens": "A trained tokenizer has one special token: train.eos",
+            "special_tokens": "Write the tokens of a trained tokenizer as train.eos and train.control_tokens",
         }
         for name, remedy in remedies.items() if self.train is not None else ():
             if getattr(self, name) is not None:

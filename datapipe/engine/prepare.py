@@ -12,6 +12,7 @@ from datapipe.config import catalogue
 from datapipe.config.mixture import Mixture
 from datapipe.config.option_paths import forget_urls
 from datapipe.engine.binding import bind, stage_digest, with_cut
+from datapipe.engine.chat_templates import with_templates
 from datapipe.engine.fields import check_fields, deciding_columns, kept_columns
 from datapipe.engine.history import read_mixture, read_types
 from datapipe.engine.tokenizer_file import UsersTokenizer, users_tokenizer
@@ -58,7 +59,7 @@ def prepare(
     that are read, and added to the newest snapshot; None for all files. Raises UserError for everything
     that is wrong with the mixture."""
     forget_urls(show)
-    given, root, own_rows = mixture, Root(mixture.output), None
+    given, root, own_rows = with_templates(mixture), Root(mixture.output), None
     newest = None if generation is None else read_snapshot(root)
     sources, warnings = _own_sources(given, limit, show, generation)
     stages = {name: source.stages for name, source in sources.items()}
@@ -292,7 +293,7 @@ def _read_twice(mixture: Mixture, files: Mapping[str, Sequence[InputFile]]) -> l
         by_text: dict[tuple[str, str], list[tuple[str, str]]] = {}
         for name, file in readings:
             source = mixture.sources[name]
-            by_text.setdefault((source.text, repr(source.format)), []).append((name, file.url))
+            by_text.setdefault((repr(source.needed_fields), repr(source.format)), []).append((name, file.url))
         for same in by_text.values():
             if len(same) > 1:
                 by_sources.setdefault(tuple(dict.fromkeys(name for name, _ in same)), []).append(same)

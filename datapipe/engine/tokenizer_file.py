@@ -12,18 +12,20 @@ The proof which library encodes is made here, when the run is planned (`tokens/p
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from datapipe.config.mixture import Mixture
 from datapipe.config.tokenizer_spec import TokenizerSpec
 from datapipe.errors import UserError
+from datapipe.records.names import CHAT_TEMPLATE
 from datapipe.steps.warnings import RunWarning
 from datapipe.storage.outages import input_error, outage_of
 from datapipe.storage.root import open_input, split_query
 from datapipe.tokens.encoder import LARGEST_FILE, TOKENIZER, Encoder
 from datapipe.tokens.fim import Fim, check_fim
 from datapipe.tokens.tiktoken import convert, is_rank_file
+from datapipe.tokens.vocabulary import is_in_brackets
 
 CONFIG = "tokenizer_config.json"
 
@@ -53,12 +55,8 @@ def users_tokenizer(mixture: Mixture, *, encodes: bool = True) -> UsersTokenizer
     spec, where = mixture.tokenizer, mixture.where("tokenizer", "path")
     if spec.path is None:
         return UsersTokenizer()
-    try:
-        content, hints = _found(spec.path)
-    except OSError as error:
-        raise input_error(error, where, "cannot read the tokenizer", spec.path) from error
-    except UserError as error:
-        raise UserError(f"{where}: {spec.path}: {error}") from error
+    content, folder = _opened(spec.path, where)
+    hints = _Hints() if folder is None else _hints(folder)
     try:
         content = _as_json(content, spec)
         encoder = Encoder(content, eos=spec.eos, bos=spec.bos)
@@ -75,6 +73,16 @@ def users_tokenizer(mixture: Mixture, *, encodes: bool = True) -> UsersTokenizer
     return UsersTokenizer(content=content, notes=tuple(notes), warnings=tuple(warnings))
 
 
+def _opened(path: str, where: str) -> tuple[bytes, str | None]:
+    """As `_found`. Raises UserError, which names `where`, and OutageError."""
+    try:
+        return _found(path)
+    except OSError as error:
+        raise input_error(error, where, "cannot read the tokenizer", path) from error
+    except UserError as error:
+        raise UserError(f"{where}: {path}: {error}") from error
+
+
 def _check_fim(encoder: Encoder, mixture: Mixture) -> None:
     """Raises UserError where the tokenizer cannot put the documents of a source into the order of filling in the middle."""
     for name, source in mixture.sources.items():
@@ -85,10 +93,10 @@ def _check_fim(encoder: Encoder, mixture: Mixture) -> None:
                 raise UserError(f"{mixture.where('sources', name, 'fim')}: {error}") from error
 
 
-def _found(path: str) -> tuple[bytes, _Hints]:
-    """The file at a path, or that of the folder there with its hints. Raises OSError, UserError."""
+def _found(path: str) -> tuple[bytes, str | None]:
+    """The file at a path, or that of the folder there, with the folder. Raises OSError, UserError."""
     try:
-        return _read(path), _Hints()
+        return _read(path), None
     except OSError as error:  # stores know no folders
         if outage_of(error, path) is not None:
             raise
@@ -102,7 +110,7 @@ def _found(path: str) -> tuple[bytes, _Hints]:
                     f"`AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)`"
                 ) from error
             raise error from None
-        return content, _hints(f"{base.rstrip('/')}/{CONFIG}{query}")
+        return content, path
 
 
 def _read(path: str) -> bytes:
@@ -112,14 +120,25 @@ def _read(path: str) -> bytes:
         return stream.read()
 
 
-def _hints(path: str) -> _Hints:
+def _hints(folder: str) -> _Hints:
     """The hints of a configuration; none where it is missing, or cannot be understood."""
+    config = _config(folder)
+    bos, eos = _named(config.get("bos_token")), _named(config.get("eos_token"))
+    return _Hints(bos=bos, eos=eos, adds_bos=config.get("add_bos_token") is True)
+
+
+def _config(folder: str) -> Mapping[str, Any]:
+    """The configuration in a folder; empty where it is missing, or cannot be understood."""
     with suppress(FileNotFoundError, ValueError, RecursionError):
-        config = json.loads(_read(path))
+        config = json.loads(_read(_inside(folder, CONFIG)))
         if isinstance(config, dict):
-            bos, eos = _named(config.get("bos_token")), _named(config.get("eos_token"))
-            return _Hints(bos=bos, eos=eos, adds_bos=config.get("add_bos_token") is True)
-    return _Hints()
+            return config
+    return {}
+
+
+def _inside(folder: str, name: str) -> str:
+    base, query = split_query(folder)
+    return f"{base.rstrip('/')}/{name}{query}"
 
 
 def _named(token: Any) -> str | None:
@@ -177,3 +196,52 @@ def _notes(encoder: Encoder, hints: _Hints) -> Iterator[str]:
     named = [f"{key} {token!r}" for key, token in (("bos_token", hints.bos), ("eos_token", hints.eos)) if token is not None]
     if named:
         yield f"{CONFIG} names {' and '.join(named)}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChatTokens:
+    """What a chat template needs of a tokenizer."""
+
+    template: str | None = None  # its own
+    special_tokens: Mapping[str, str] = field(default_factory=dict)  # by the name of the variable, "bos_token"
+    control_tokens: tuple[str, ...] = ()  # that a template may write; empty without a tokenizer
+
+
+def chat_tokens(mixture: Mixture) -> ChatTokens:
+    """What the tokenizer of a mixture has for chat templates. Raises UserError."""
+    spec, where = mixture.tokenizer, mixture.where("tokenizer", "path")
+    if spec.train is not None:
+        control = (spec.train.eos, *spec.train.control_tokens)
+        return ChatTokens(special_tokens={"eos_token": spec.train.eos}, control_tokens=tuple(dict.fromkeys(control)))
+    if spec.path is None:
+        return ChatTokens()
+    content, folder = _opened(spec.path, where)
+    try:
+        added = json.loads(_as_json(content, spec)).get("added_tokens") or ()
+    except (ValueError, AttributeError, UserError):  # `users_tokenizer` reports it
+        added = ()
+    config = _config(_folder_of(spec.path) if folder is None else folder)
+    given = {name: token for name, token in (("bos_token", spec.bos), ("eos_token", spec.eos)) if token is not None}
+    named = {name: token for name, each in config.items() if name.endswith("_token") and (token := _named(each)) is not None}
+    control = (each["content"] for each in added if each.get("special") or is_in_brackets(each["content"]))
+    return ChatTokens(
+        template=_own_template(_folder_of(spec.path) if folder is None else folder, config),
+        special_tokens={**given, **named},
+        control_tokens=tuple(control),
+    )
+
+
+def _folder_of(path: str) -> str:
+    base, query = split_query(path)
+    return f"{base.rpartition('/')[0] or '.'}{query}"
+
+
+def _own_template(folder: str, config: Mapping[str, Any]) -> str | None:
+    """The chat template in the folder of a tokenizer; None without one. Of several by name it is the one named default."""
+    with suppress(FileNotFoundError):
+        return _read(_inside(folder, CHAT_TEMPLATE)).decode("utf-8", "replace")
+    own = config.get("chat_template")
+    if isinstance(own, list):
+        named = {each["name"]: each.get("template") for each in own if isinstance(each, Mapping) and "name" in each}
+        own = named.get("default") or next(iter(named.values()), None)
+    return own if isinstance(own, str) and own else None

@@ -5,6 +5,7 @@ snapshots/FINGERPRINT/            every snapshot: its manifest, tokenizer, file 
 shards/SOURCE/part-….arrow        the shards of all of them; shards/SOURCE+2/part-….arrow of files that were added second
 lists/DIGEST.parquet              the shards that manifests name: path, source, counts and checksum of each
 tokenizer.json   files.parquet    of the newest: its tokenizer, and the input file behind each document key
+chat_template.jinja               of the newest: the template of its conversations, where there are any
 removed.parquet                   of the newest: documents that were taken down, where there are any
 length-N/shards/SOURCE/           those of a further sequence length
 mixture.yaml                      the mixture of the last run with all defaults, without credentials
@@ -34,6 +35,7 @@ SNAPSHOTS = "snapshots"
 LISTS = "lists"
 ADDITIONS = "additions"
 TOKENIZER = "tokenizer.json"
+CHAT_TEMPLATE = "chat_template.jinja"
 FILES = "files.parquet"
 REMOVED = "removed.parquet"
 MIXTURE = "mixture.yaml"
@@ -42,7 +44,7 @@ REPORT_PAGE = "report.html"
 CARD = "README.md"
 CROISSANT = "croissant.json"
 
-OWN_FILES = (SNAPSHOT, TOKENIZER, FILES, REMOVED, MIXTURE, REPORT, REPORT_PAGE, CARD, CROISSANT)
+OWN_FILES = (SNAPSHOT, TOKENIZER, CHAT_TEMPLATE, FILES, REMOVED, MIXTURE, REPORT, REPORT_PAGE, CARD, CROISSANT)
 """The files of the output itself, which runs replace."""
 
 WORK = "work"

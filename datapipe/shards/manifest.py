@@ -12,6 +12,7 @@
                   ── tokenizer    file, fingerprint, vocabulary size, end-of-text id; absent for shards of text
                   ── files        files.parquet: first half of a document key -> source and path
                   ── removed      removed.parquet: documents that were taken down, where there are any
+                  ── chat_template    chat_template.jinja, of conversations
                   ── trusted[]    tasks that other versions of libraries ran, where there are any
                   ── further[]    of each further sequence length: its lists, phases and weights
 
@@ -165,6 +166,8 @@ class Snapshot(_Record):
     files: FileEntry | None = None
     # documents that were taken down: loaders pad their tokens. A manifest without any lacks the key.
     removed: RemovedEntry | None = absent()
+    # the chat template of its conversations, for what serves the model. A manifest without any lacks the key.
+    chat_template: FileEntry | None = absent()
     # tasks that another version of a library ran (`run --trust-records`). A manifest without any lacks the key.
     trusted: tuple[TrustedRecords, ...] = Field(default=(), exclude_if=lambda entries: not entries)
     lists: tuple[FileEntry, ...] = ()  # the files that list its shards; empty until it is sealed
@@ -258,12 +261,16 @@ class Snapshot(_Record):
         return tuple(ShardTable.of(self.shards).of_source(source, split))
 
     @property
+    def entries(self) -> tuple[FileEntry, ...]:
+        """The other files that the manifest names, but for the tokenizer."""
+        return tuple(entry for entry in (self.files, self.removed, self.chat_template) if entry is not None)
+
+    @property
     def own_files(self) -> dict[str, tuple[str, int | None]]:
         """By path, checksum and bytes of the other files that the manifest names."""
         tokenizer = self.tokenizer_entry
         files: dict[str, tuple[str, int | None]] = {} if tokenizer is None else {tokenizer.path: (tokenizer.fingerprint, None)}
-        entries = (entry for entry in (self.files, self.removed) if entry is not None)
-        return files | {entry.path: (entry.checksum, entry.bytes) for entry in entries}
+        return files | {entry.path: (entry.checksum, entry.bytes) for entry in self.entries}
 
     @property
     def last_part(self) -> int:

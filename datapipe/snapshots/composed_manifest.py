@@ -6,7 +6,7 @@ from fractions import Fraction
 from datapipe.config.mixture import Mixture
 from datapipe.errors import DatapipeError, SnapshotError
 from datapipe.records.checksum import bytes_checksum
-from datapipe.records.names import FILES, REPORT, SNAPSHOT, TOKENIZER
+from datapipe.records.names import CHAT_TEMPLATE, FILES, REPORT, SNAPSHOT, TOKENIZER
 from datapipe.records.outputs import TokenizerFile
 from datapipe.shards.manifest import FileEntry, Phase, RemovedEntry, Snapshot, TokenizerEntry, read_snapshot
 from datapipe.shards.shard_table import ShardEntry
@@ -126,13 +126,15 @@ def publish_files(
     """Publishes a snapshot whose shards are there: its folder, the manifest last, and then the output itself."""
     target, manifest = lock.root, snapshot.to_files()
     content = {**about, **needed, SNAPSHOT: manifest.pop(SNAPSHOT)}
-    _keep_newest(target)
+    newest = _keep_newest(target)
     for path, text in manifest.items():
         if not holds(target, path, text):
             target.write_atomic(path, text)
     for path, text in content.items():
         target.write_atomic(f"{snapshot_folder(snapshot.fingerprint)}/{path}", text)
     lock.replace({path: content[path] for path in (*shown, *needed, SNAPSHOT)})
+    for path in () if newest is None else newest.own_files.keys() & {CHAT_TEMPLATE} - snapshot.own_files.keys():
+        target.delete(path)
     for rows in snapshot.further:  # the version before published an output there, which is out of date now
         target.delete(f"length-{rows.sequence_length}/{SNAPSHOT}")
 
@@ -141,17 +143,18 @@ def holds(root: Root, path: str, content: bytes) -> bool:
     return root.exists(path) and root.read_bytes(path) == content
 
 
-def _keep_newest(target: Root) -> None:
-    """Gives the newest snapshot a folder where it has none: that of an export lies in the output itself."""
+def _keep_newest(target: Root) -> Snapshot | None:
+    """The newest snapshot, which gets a folder where it has none: that of an export lies in the output itself."""
     try:
         newest = read_snapshot(target)
     except SnapshotError:
-        return
+        return None
     own = snapshot_folder(newest.fingerprint)
     if target.exists(f"{own}/{SNAPSHOT}"):
-        return
+        return newest
     content = target.read_bytes(SNAPSHOT)
     for path in (*newest.own_files, REPORT):
         if target.exists(path):
             target.write_atomic(f"{own}/{path}", target.read_bytes(path))
     target.write_atomic(f"{own}/{SNAPSHOT}", content)
+    return newest

@@ -21,12 +21,13 @@ from operator import attrgetter
 from datapipe.errors import DatapipeError, SnapshotError
 from datapipe.exchange.tables import check_committed, committed_bytes
 from datapipe.quantities import counted
+from datapipe.records.checksum import bytes_checksum
 from datapipe.records.ledger import Ledger
-from datapipe.records.names import FILES, MIXTURE, PUBLISH, REMOVED, REPORT, TOKENIZER
+from datapipe.records.names import CHAT_TEMPLATE, FILES, MIXTURE, PUBLISH, REMOVED, REPORT, TOKENIZER
 from datapipe.records.outputs import DocumentsFile, OutputFile, ShardFile, TokenizerFile
 from datapipe.records.versions import TrustedRecords
 from datapipe.shards.document_files import files_in, files_parquet, files_with_hashes
-from datapipe.shards.manifest import FurtherLength, Snapshot, read_snapshot
+from datapipe.shards.manifest import FileEntry, FurtherLength, Snapshot, read_snapshot
 from datapipe.shards.removed import read_removed, removed_entry
 from datapipe.shards.shard_table import RowForm, ShardEntry, with_digest
 from datapipe.shards.snapshot_folder import has_snapshot, snapshot_folder
@@ -122,7 +123,8 @@ def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[_Un
     with_rows = partial(_with_rows, root, request, plan, tokenizer) if checks_rows else None
     taken_down = removed_documents(root, named, request.taken, files, with_rows)
     removed, listed = removed_entry(taken_down, REMOVED)
-    needed = {TOKENIZER: committed_bytes(root, tokenizer), FILES: files, **listed}
+    template, of_template = _chat_template(request)
+    needed = {TOKENIZER: committed_bytes(root, tokenizer), FILES: files, **listed, **of_template}
     data: list[tuple[ShardEntry, OutputFile]] = []
     taken: list[TakenShard] = []
     lengths: list[Snapshot] = []
@@ -138,12 +140,23 @@ def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[_Un
         made, warned = make_snapshot(request.mixture, length, tokenizer, entries, files, known, removed)
         warnings += [warning for warning in warned if warning not in warnings]
         data, taken, lengths = [*data, *own], [*taken, *others], [*lengths, made]
-    also = {"further": tuple(map(FurtherLength.of, lengths[1:])), "trusted": _trusted(request, plan)}
+    also = {"further": tuple(map(FurtherLength.of, lengths[1:])), "trusted": _trusted(request, plan), "chat_template": template}
     snapshot = lengths[0].model_copy(update=also).sealed()
     own_shards, whole = [entry for entry in snapshot.shards if entry.source in request.sources], plan.with_earlier()
     held_out = held_out_warnings(root, request.mixture.validation, whole, own_shards, files_in(files))
     warnings = [*_with_reasons(request, whole, warnings), *held_out]
     return _Unpublished(snapshot=snapshot, data=data, taken=taken, needed=needed), warnings
+
+
+def _chat_template(request: Request) -> tuple[FileEntry | None, dict[str, bytes]]:
+    """The chat template of the sources, that of the first one that has any, as the manifest names it and by path."""
+    stages = (bound.stage for source in request.sources.values() for bound in source.stages)
+    text = next((text for stage in stages if (text := stage.chat_template()) is not None), None)
+    if text is None:
+        return None, {}
+    content = text.encode()
+    entry = FileEntry(path=CHAT_TEMPLATE, bytes=len(content), checksum=bytes_checksum(content))
+    return entry, {CHAT_TEMPLATE: content}
 
 
 def _check_something_is_left(request: Request, plan: Plan) -> None:

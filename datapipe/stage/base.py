@@ -116,6 +116,10 @@ class Stage(BaseModel):
         fingerprint, as that of files in options of type `Path` is; only those may be URLs, and go to other machines."""
         return ()
 
+    def chat_template(self) -> str | None:
+        """The chat template by which the stage writes documents, which goes with their snapshot; None without one."""
+        return None
+
     def libraries_used(self) -> tuple[str, ...]:
         """The distributions that count with these options: `libraries`, and those that only some options need."""
         return self.libraries

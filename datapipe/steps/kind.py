@@ -59,6 +59,10 @@ def entering(part: Callable[[Any], Any]) -> Mapping[str, Any]:
     return {_ENTERS: part}
 
 
+_ABSENT = object()
+WHERE_GIVEN = entering(lambda value: value or _ABSENT)
+"""Metadata of a field that enters only with a value, so that tasks without one have the fingerprints of the version before."""
+
 LEFT_OUT: Mapping[str, Any] = {_ENTERS: None}
 """Metadata of a field that the outputs do not depend on, or that follows from other fields."""
 
@@ -195,7 +199,8 @@ Own = TypeVar("Own")
 def fingerprinted(task: T) -> T:
     """Sets the fingerprint of a new task: of its fields, of the code that it runs, and of the versions of its libraries."""
     content = {"kind": task.kind, "code": code_of(type(task))}
-    content |= {name: part(getattr(task, name)) for name, part in _parts(type(task))}
+    entered = {name: part(getattr(task, name)) for name, part in _parts(type(task))}
+    content |= {name: value for name, value in entered.items() if value is not _ABSENT}
     versions = versions_of(task.libraries_used)
     object.__setattr__(task, "versions", versions)  # a copy would cost as much as the rest
     object.__setattr__(task, "fingerprint", fingerprint_of(content, versions))

@@ -51,7 +51,7 @@ if TYPE_CHECKING:  # a worker plans nothing
 _READ_MB_PER_S, _PASS_ON_MB_PER_S = 80.0, 90.0
 """Of text, on one core: for reading input, and for writing documents and reading them again."""
 
-_OF_READING = ("format", "text", "id", "keep")
+_OF_READING = ("format", "text", "messages", "tools", "id", "keep")
 """The options of a source that its first step depends on."""
 
 

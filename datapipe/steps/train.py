@@ -29,7 +29,7 @@ from datapipe.rng import below_fraction, keyed_hash, seed_for
 from datapipe.steps.costs import DOCUMENTS, StepCost, Texts, seconds_of
 from datapipe.steps.fold import FOLDED, fewest, fold, num_folded
 from datapipe.steps.growth import Files, Growth, Reads, StepSize
-from datapipe.steps.kind import LEFT_OUT, Plan, Planning, Step, Task, documents_of, entering, file_checksums
+from datapipe.steps.kind import LEFT_OUT, WHERE_GIVEN, Plan, Planning, Step, Task, documents_of, entering, file_checksums
 from datapipe.steps.weighting import BYTES_PER_TOKEN, sample_fractions, shares_of
 from datapipe.storage.root import Root
 
@@ -125,6 +125,7 @@ class TrainTask(Task):
     pattern: str = ""
     eos: str | None
     bos: str | None = None
+    control_tokens: tuple[str, ...] = field(default=(), metadata=WHERE_GIVEN)  # of a trained one, beside `eos`
     content: bytes = field(default=b"", metadata=entering(xxhash.xxh3_128_hexdigest))
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
@@ -166,6 +167,7 @@ class TrainTask(Task):
         ready = all(step.is_committed for step in (*steps, *planning.plan.of_kind("fold")))
         files = [{"samples": samples}] if ready else None
         common = {"vocab_size": training.vocab_size, "pattern": training.pattern, "eos": training.eos}
+        common["control_tokens"] = training.control_tokens
         planning.add(cls, "tokenizer/train", "train the tokenizer", files, ["tokenizer/train"], **common)
 
     @classmethod
@@ -192,4 +194,4 @@ def _train(task: TrainTask, root: Root) -> Encoder:
             words.add(batch)
     total = words.total()
     at_place(f"joining pairs of {counted(len(total), 'word')} into {task.vocab_size:,} tokens")
-    return train_on_words(total, task.vocab_size, task.eos, task.pattern)
+    return train_on_words(total, task.vocab_size, task.eos, task.pattern, task.control_tokens)

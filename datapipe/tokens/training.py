@@ -9,6 +9,7 @@ Hugging Face `tokenizers`, which counts words at 4 MB/s. On 100 MB of text ours 
 CPU time, and half that of rustbpe (DECISIONS.md). Memory is that of the distinct words of the sample.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,12 +45,12 @@ class Trained:
     tokenizer: TokenizerFigures | None  # its figures on the held-out documents; None where there are none
 
 
-def train_on_words(words: pa.Table, vocab_size: int, eos: str, pattern: str) -> Encoder:
+def train_on_words(words: pa.Table, vocab_size: int, eos: str, pattern: str, control_tokens: Sequence[str] = ()) -> Encoder:
     """The tokenizer that is trained on words, each once in the columns of `COUNTED`. If few pairs occur twice, it has fewer
-    than `vocab_size` tokens, at least 257."""
+    than `vocab_size` tokens, at least 257. `control_tokens` have its last ids."""
     alphabet = byte_alphabet()
     letters = sorted(alphabet)  # in the order of `tokenizers`
-    joins = _merges(words, np.array([alphabet[letter] for letter in letters], np.uint8), vocab_size)
+    joins = _merges(words, np.array([alphabet[letter] for letter in letters], np.uint8), vocab_size - len(control_tokens))
     spellings = [eos, *letters]
     merges: dict[tuple[str, str], None] = {}
     for left, right, joined in joins.tolist():
@@ -62,7 +63,7 @@ def train_on_words(words: pa.Table, vocab_size: int, eos: str, pattern: str) -> 
     tokenizer = Tokenizer(models.BPE(vocabulary, list(merges)))
     tokenizer.pre_tokenizer = splitter(pattern)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(eos, special=True, normalized=False)])
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in (eos, *control_tokens)])
     return Encoder(tokenizer.to_str().encode(), eos=eos)
 
 

@@ -48,8 +48,9 @@ def number(least: float = 0, *, above: float | None = None, none: bool = True) -
     return Values([*right, *([None] if none else [])], [*wrong, "1", True, [1], {"a": 1}, float("inf")])
 
 
-def text(*right: str, needed: bool = False, none: bool = False) -> Values:
-    return Values([*right, *([None] if none else [])], ["", 3, True, ["a"], {"a": "b"}, *([] if none else [None])], needed)
+def text(*right: str, needed: bool = False, none: bool = False, **more: Any) -> Values:
+    wrong = ["", 3, True, ["a"], {"a": "b"}, *([] if none else [None])]
+    return Values([*right, *([None] if none else [])], wrong, needed, **more)
 
 
 def choice(*right: str, none: bool = False, **more: Any) -> Values:
@@ -128,6 +129,10 @@ SECTIONS = {
             "exclude": Values([[], "a", ["a", "b"]], ["", 3, [""], None]),
             "format": Values(["auto", "jsonl", {"csv": {"delimiter": ";"}}], ["", 3, ["csv"], {"csv": 3}, {}]),
             "text": text("content.text"),
+            "messages": Values(["turns", ["prompt", "completion"], []], ["", 3, [3], {"a": "b"}, None]),
+            "template": text("chatml", none=True, beside={"messages": "turns"}),
+            "learn": choice("all", "assistant", "last", none=True, beside={"messages": "turns"}),
+            "tools": text("functions", none=True, beside={"messages": "turns"}),
             "id": text("key"),
             "keep": Values([[], ["url"], {"a": "url"}], ["url", None, [3], ["text"], ["url", "url"], {"a": "u", "b": "u"}]),
             "types": Values([{}, {"url": "date"}], [3, ["a"], {"url": "dates"}, {"urls": "date"}], beside={"keep": ["url"]}),
@@ -223,6 +228,7 @@ SECTIONS = {
             "sample_bytes": size(),
             "pattern": choice("gpt2", "cl100k", "o200k", "llama3", "qwen2"),
             "eos": text("</s>"),
+            "control_tokens": Values([[], ["<|im_start|>", "<|im_end|>"]], [3, "a", [3], None]),
         },
         {"tokenizer": {"train": {}}},
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,10 @@ PROSE = (
 pytestmark = pytest.mark.medium
 TEXTS = ["", PROSE, PROSE, f"{PROSE}\n{PROSE}", PROSE.upper(), "x = 1\nif x:\n    print('y')\n", "\u4f60\u597d \u00e9\u0301 12"]
 
-NEEDING = ("decontaminate.ngram", "filter.classifier", "filter.field", "filter.license", "filter.toxicity", "filter.url")
+NEEDING = (
+    *("decontaminate.ngram", "extract.chat", "filter.classifier", "filter.field"),
+    *("filter.license", "filter.toxicity", "filter.url"),
+)
 """Stages that are refused without options."""
 
 ITEMS = str(Path(__file__).with_name("evaluation_items.jsonl"))
@@ -46,6 +50,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("filter.url", {"field": "text", "domains": ["8.8.8.8"], "hard_words": ["was"], "soft_words": ["the"], "urls": ["a.b/c"]}),
     *(("filter.gopher_quality", {"profile": profile}) for profile in ("datatrove", "dclm")),
     *(("filter.gopher_repetition", {"profile": profile}) for profile in ("datatrove", "dclm")),
+    *(("extract.chat", {"messages": ["messages"], "template": name}) for name in ("chatml", "llama3", "harmony")),
     ("extract.html", {"engine": "fallback", "beyond": "plain_text", "detector": "chardetng"}),
     ("filter.gopher_quality", {"language": "de"}),
     ("filter.fineweb_quality", {"profile": "paper"}),
@@ -63,6 +68,8 @@ def _use(name: str, options: dict[str, Any]) -> Any:
 def _ran(stage: Filter | Map | Global, name: str) -> set[str]:
     """The modules of datapipe and stages that run while the stage is opened and processes batches."""
     batches = [batch_of(TEXTS), batch_of(TEXTS, 2)]
+    if stage.takes_json:
+        batches = [_as_conversations(batch) for batch in batches]
     if isinstance(stage, Filter) and stage.extracts:
         batches = [_as_pages(batch) for batch in batches]
     with executed() as ran:
@@ -79,6 +86,14 @@ def _ran(stage: Filter | Map | Global, name: str) -> set[str]:
             stage.process(filtered)
         ran |= ran_again
     return ran
+
+
+def _as_conversations(batch: DocumentBatch) -> DocumentBatch:
+    """The documents as questions with an answer; one has none."""
+    answers = [*([{"role": "assistant", "content": "An answer."}] for _ in TEXTS[1:]), []]
+    asked = [[{"role": "user", "content": text}, *answer] for text, answer in zip(TEXTS, answers)]
+    texts = pa.array([json.dumps({"messages": turns}) for turns in asked], pa.large_string())
+    return batch.with_columns({"text": texts})
 
 
 def _as_pages(batch: DocumentBatch) -> DocumentBatch:

@@ -4,6 +4,7 @@ functions of one document must do it too."""
 from __future__ import annotations
 
 import importlib
+import json
 import math
 import pickle
 import pkgutil
@@ -29,6 +30,7 @@ from tests.support import function_stages, global_stages
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "filter.classifier": {"model": str(bundled_model()), "label": "en", "keep_share": 0.5, "score_column": "score"},
+    "extract.chat": {"messages": ["messages"], "template": "chatml"},
     "decontaminate.ngram": {"against": (str(Path(__file__).with_name("evaluation_items.jsonl")),)},
     "filter.language": {"keep": ["en"]},
     "filter.field": {"field": "text", "drop": ["word"], "drop_matching": "line"},
@@ -130,7 +132,13 @@ def _batch(names: list[str]) -> DocumentBatch:
 
 
 def _as_taken(stage: Stage, batch: DocumentBatch) -> DocumentBatch:
-    """The batch as the stage takes it: before extraction the texts are pages."""
+    """The batch as the stage takes it: before extraction texts are pages, or questions in JSON texts of conversations."""
+    if stage.takes_json:
+        answer = {"role": "assistant", "content": "An answer."}
+        asked = [{"messages": [{"role": "user", "content": text}, answer]} for text in batch.texts.to_pylist()]
+        asked_batch = batch.with_columns({"text": pa.array(map(json.dumps, asked), pa.large_string())})
+        asked_batch.make_read_only()
+        return asked_batch
     if not (isinstance(stage, Filter) and stage.extracts):
         return batch
     record, place = batch.record, batch.record.schema.get_field_index("text")

@@ -39,7 +39,9 @@ def corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_jsonl(tmp_path / "code/part.jsonl", files)
     texts = ["".join(f"{prose(rng, 60)}\n" for _ in range(5)) for _ in range(40)]
     bodies = [article("".join(f"<p>{line}</p>" for line in text.splitlines())).encode() for text in texts]
-    for folder in ("crawl", "code", "wet", "warc"):
+    turns = [{"role": role, "content": prose(rng, 20)} for role in ("user", "assistant", "user", "assistant")]
+    write_jsonl(tmp_path / "chat/part.jsonl", [{"messages": [*turns[: 2 + 2 * (n % 2)]]} for n in range(20)])
+    for folder in ("crawl", "code", "wet", "warc", "chat"):
         (tmp_path / folder).mkdir(exist_ok=True)
         monkeypatch.setenv(folder.upper(), str(tmp_path / folder))
     converted = [warc_record("conversion", text.encode(), n) for n, text in enumerate(texts)]

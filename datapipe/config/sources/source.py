@@ -17,6 +17,7 @@ from datapipe.config.fields import Globs, Paths, Record, Texts, Weight
 from datapipe.config.mixture_schedule import StrataSpec
 from datapipe.config.problems import Problem, ProblemsError, described
 from datapipe.config.sources.arrangement import DocumentPrefixSpec, FimSpec
+from datapipe.config.sources.chat import TOOLS, MessageFields, option_problems
 from datapipe.config.sources.provenance import Collected, CostSpec, Homepage, License, SyntheticSpec
 from datapipe.config.stage_use import FormatEntry, StageList, StageUse
 from datapipe.credentials import masked
@@ -92,6 +93,24 @@ class Source(Record):
     text: str = Field(
         default="text", min_length=1, description="Input field with the text. Dots reach into objects: content.text."
     )
+    messages: MessageFields = Field(
+        default=(),
+        description="Input field with the conversation of a document, in place of `text`; or several that make it, [prompt, "
+        "completion]. The stage extract.chat makes a text with control tokens of it.",
+    )
+    template: str | None = Field(
+        default=None,
+        min_length=1,
+        description="With messages, the template: tokenizer, chatml, llama3, harmony, or the path of a .jinja file. Default: "
+        "that of the tokenizer.",
+    )
+    learn: Literal["all", "assistant", "last"] | None = Field(
+        default=None,
+        description="With messages, what a loss counts: what assistants write, the last of it, or all. Default: assistant.",
+    )
+    tools: str | None = Field(
+        default=None, min_length=1, description="With messages, the field with the tools. Default: tools, where there is one."
+    )
     id: str = Field(
         default="id", min_length=1, description="Input field with the id. A document without it gets SOURCE/PATH:POSITION."
     )
@@ -146,6 +165,7 @@ class Source(Record):
     )
 
     def problems(self) -> Iterator[Problem]:
+        yield from option_problems(self)
         if self.license_field in OWN_COLUMNS:
             text = f"'{self.license_field}' is a column that every document has. Expected the field with the license"
             yield ("license_field",), text
@@ -159,17 +179,17 @@ class Source(Record):
     @property
     def json_fields(self) -> tuple[str, ...]:
         """The fields that make the content of documents where it is no text (`FieldNames.json`)."""
-        return ()
+        return (*self.messages, self.tools or TOOLS) if self.messages else ()
 
     @property
     def needed_fields(self) -> tuple[str, ...]:
         """The fields that documents are made of, and must have."""
-        return (self.text,)
+        return self.messages or (self.text,)
 
     @property
     def content_option(self) -> str:
         """The option that names the needed fields."""
-        return "text"
+        return "messages" if self.messages else "text"
 
     @property
     def replaces_surrogates(self) -> bool:

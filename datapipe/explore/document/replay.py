@@ -127,6 +127,8 @@ class Replayer:
         if not result.keep[0]:
             replayed.notes.append(f"{use.alias} kept this document in the run, and would drop it now.")
         replayed.batch = replayed.batch.extracted(new) if stage.extracts else replayed.batch.with_columns(new)
+        if stage.takes_json:
+            replayed.parts = None  # what it made begins here
         self._add_changed(use, row["source"], replayed, values)
 
     def _add_changed(self, use: StageUse, source: str, replayed: Replayed, values: Sequence[Mapping[str, Any]] = ()) -> None:

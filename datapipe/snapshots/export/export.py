@@ -126,6 +126,8 @@ def export_snapshot(
     def write() -> list[ExportedSplit]:
         path = "tokenizer.json" if wanted.format == "megatron" else tokenizer.path
         needed[path] = committed_file(root, snapshot, tokenizer.path, tokenizer.fingerprint)
+        if (template := snapshot.chat_template) is not None:
+            needed[template.path] = committed_file(root, snapshot, template.path, template.checksum)
         exported: list[ExportedSplit] = []
         for source, split in parts:
             entries = snapshot.shards_of(source, split)
@@ -302,8 +304,7 @@ def _manifest_files(
     about: AboutShards | None,
 ) -> dict[str, bytes]:
     """The manifest of the export, last, and the files that it names, but for the tokenizer. A single source gets weight 1."""
-    entries = [entry for entry in (snapshot.files, snapshot.removed) if entry is not None]
-    named = {entry.path: committed_file(root, snapshot, entry.path, entry.checksum) for entry in entries}
+    named = {entry.path: committed_file(root, snapshot, entry.path, entry.checksum) for entry in snapshot.entries}
     ordered = tuple(sorted(shards, key=lambda shard: shard.path))
     content: dict[str, object] = {"shard_format": wanted.format, "shards": ordered, "further": ()}
     if wanted.source is not None:

@@ -243,7 +243,15 @@ TASKS: list[tuple[Task, dict[str, Any]]] = [
     ),
     (
         TrainTask(**COMMON, samples=(_table(),), vocab_size=300, pattern="gpt2", eos="<e>"),
-        {"samples": (_table("y"),), "vocab_size": 301, "pattern": "other", "eos": "<f>", "bos": "<s>", "content": b"tokenizer"},
+        {
+            "samples": (_table("y"),),
+            "vocab_size": 301,
+            "pattern": "other",
+            "eos": "<f>",
+            "bos": "<s>",
+            "content": b"tokenizer",
+            "control_tokens": ("<a>",),
+        },
     ),
     (
         FoldTask(**COMMON, number=0, files={"used_ids": (_table(),)}, folded=1, first="map", stop=10),

@@ -1,0 +1,82 @@
+"""Sources of conversations: the fields that hold them, and the stage that makes texts of them.
+
+    messages: conversation, learn: last     ─▶  extract.chat: {messages: [conversation], tools: tools, learn: last}
+
+The stage is the first one of the source, or stands where its stages name it. Its other options are given there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+
+from datapipe.config.problems import Problem
+from datapipe.config.stage_use import StageUse, with_stage
+
+if TYPE_CHECKING:
+    from datapipe.config.sources.source import Source
+
+STAGE = "extract.chat"
+TOOLS = "tools"
+"""The field with the tools of a conversation, where the records have it."""
+
+_OPTIONS = ("template", "learn", "tools")
+_OTHER_ORDER = "a conversation has its own order and its own mask. Leave it out"
+
+
+def _fields(value: Any) -> Any:
+    names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list | tuple) else ()
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise ValueError("expected the name of a field, or a list of names such as [prompt, completion]")
+    if len({name.rpartition(".")[2] for name in names}) < len(names):
+        raise ValueError("expected fields of different names")
+    return names
+
+
+MessageFields = Annotated[
+    tuple[str, ...],
+    BeforeValidator(lambda value: () if value in ([], ()) else _fields(value)),
+    PlainSerializer(lambda names: names[0] if len(names) == 1 else list(names)),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string", "minLength": 1}, {"type": "array", "items": {"type": "string", "minLength": 1}}]}
+    ),
+]
+
+
+def chat_stages(source: Source, stages: tuple[StageUse, ...], where: str) -> tuple[StageUse, ...]:
+    """The stages of a source, with that of its conversations if it has any. `where`: the source in the mixture's file."""
+    if not source.messages:
+        return stages
+    given = {name: value for name in _OPTIONS if (value := getattr(source, name)) is not None}
+    return with_stage(stages, STAGE, {"messages": list(source.messages), "tools": TOOLS, **given}, where)
+
+
+def option_problems(source: Source) -> Iterator[Problem]:
+    """Options of a source that do not go together, with conversations or without."""
+    if not source.messages:
+        for name in _OPTIONS:
+            if getattr(source, name) is not None:
+                yield (name,), "needs messages: the field with the conversations of the source"
+        return
+    if source.text != "text":
+        yield ("text",), "found beside messages, expected one of them: the text is made of the conversation"
+    for name in ("fim", "document_prefix"):
+        if getattr(source, name) is not None:
+            yield (name,), f"cannot be combined with messages: {_OTHER_ORDER}"
+
+
+def stage_problems(sources: Mapping[str, Source], stages: Mapping[str, tuple[StageUse, ...]]) -> Iterator[Problem]:
+    """Problems of the stages of sources, as they are listed, with their conversations."""
+    for name, source in sources.items():
+        for use in stages[name]:
+            if use.name != STAGE:
+                if source.messages and use.alias == STAGE:
+                    yield ("sources", name), f"another stage has the name {STAGE}. Give it another one with `as`"
+                continue
+            own = [option for option in ("messages", "tools") if option in use.options]
+            if not source.messages:
+                yield ("sources", name), f"{STAGE} needs conversations: write `messages: FIELD` in the source"
+            elif own:
+                yield ("sources", name), f"{STAGE}: {own[0]}: found in the list of stages. Write it in the source"

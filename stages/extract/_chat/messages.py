@@ -1,0 +1,261 @@
+"""The forms in which conversations are stored, each as messages in the form of OpenAI.
+
+| form | a conversation is |
+|---|---|
+| OpenAI | a list of {role, content, tool_calls, tool_call_id, name, reasoning_content or thinking} |
+| ShareGPT | a list of {from: human, gpt, system, function_call or observation, value} |
+| Dolma | a list of {role, text} |
+| pairs | a list of {input, output}, or one object {prompt, completion} or {instruction, input, output} |
+| within an object | {messages or conversations: a list, system: a text, tools: a list} |
+
+A value that is text may be JSON text. Members that are null count as absent, also in arguments, because columns of structs
+have them for what a row lacks; arguments that are JSON text keep theirs. Other members are not read.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+Message = dict[str, Any]
+
+
+class MalformedError(Exception):
+    """A conversation that is none: what was found, and the reason by which it is counted."""
+
+    def __init__(self, reason: str, found: str) -> None:
+        super().__init__(f"{found}\n{reason}")
+
+
+NOT_JSON = "no valid JSON"
+NO_LIST = "no list of messages"
+NO_ROLE = "unknown role"
+NO_TEXT = "content that is no text"
+OTHER_PART = "a part that is no text"
+NO_ARGUMENTS = "arguments that are no JSON object"
+NO_CALL = "a tool call without a name"
+NO_TOOLS = "tools that are no list of objects"
+
+_ROLES: Mapping[str, Sequence[str]] = {
+    "system": ("system",),
+    "developer": ("developer",),
+    "user": ("user", "human", "prompter"),
+    "assistant": ("assistant", "gpt", "model", "bot", "chatgpt", "ai"),
+    "tool": ("tool", "function", "observation", "tool_response", "function_response", "ipython", "environment"),
+    "function_call": ("function_call", "tool_call"),
+}
+_ROLE_OF = {name: role for role, names in _ROLES.items() for name in names}
+_LISTS = ("messages", "conversations", "conversation", "turns", "dialogue", "dialog")
+_ASKED, _ANSWERED = ("prompt", "instruction", "question", "query", "input"), ("completion", "output", "response", "answer")
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+_SHOWN_CHARS = 80
+
+
+def conversation_of(content: str, fields: Sequence[str], tools_field: str) -> tuple[list[Message], list[Any] | None]:
+    """The messages and tools in the JSON text of fields. Raises MalformedError."""
+    record = _parsed(content, NOT_JSON, "the document")
+    values = {name: value for name in fields if (value := _decoded(record.get(name))) is not None}
+    value = next(iter(values.values()), None) if len(fields) == 1 else values
+    inner = value.get("tools") if isinstance(value, Mapping) else None
+    tools = record.get(tools_field)
+    return messages_of(value), tools_of(inner if tools is None else tools)
+
+
+def messages_of(value: Any) -> list[Message]:
+    """The messages of a conversation in any form. Raises MalformedError."""
+    listed = _listed(value)
+    if listed is None or not all(isinstance(item, Mapping) for item in listed):
+        raise MalformedError(NO_LIST, f"found {_shown(value)}, expected a list of objects with a role and a content")
+    made: list[Message] = []
+    for number, item in enumerate(listed):
+        if any(key in item for key in ("role", "from")):
+            made.append(_message(number, item))
+        else:
+            made += _of_pair(number, item)
+    return made
+
+
+def _listed(value: Any) -> list[Any] | None:
+    """The items of a conversation, in a list or within an object; None where there are none."""
+    value = _decoded(value)
+    if isinstance(value, list):
+        return value
+    if not isinstance(value, Mapping):
+        return None
+    system = value.get("system")
+    before = [{"role": "system", "content": system}] if isinstance(system, str) and system else []
+    for name in _LISTS:
+        if isinstance(inner := _decoded(value.get(name)), list):
+            return [*before, *inner]
+    return [*before, value]
+
+
+def _of_pair(number: int, item: Mapping[str, Any]) -> list[Message]:
+    """The messages of a question and its answer."""
+    answer = next((item[name] for name in _ANSWERED if item.get(name) is not None), None)
+    asked = [_decoded(item[name]) for name in _ASKED if item.get(name) not in (None, "")]
+    if answer is None or not asked:
+        names = ", ".join(map(str, item)) or "none"
+        raise MalformedError(NO_LIST, f"messages[{number}]: found the members {names}, expected a role and a content")
+    before = asked[0] if isinstance(asked[0], list) else [{"role": "user", "content": _joined(number, asked)}]
+    answer = _decoded(answer)
+    behind = answer if isinstance(answer, list) else [{"role": "assistant", "content": answer}]
+    return [_message(number + place, message) for place, message in enumerate([*before, *behind])]
+
+
+def _joined(number: int, texts: Sequence[Any]) -> str:
+    """An instruction and its input, a line each."""
+    return "\n".join(_text(number, text) for text in texts)
+
+
+def _message(number: int, item: Any) -> Message:
+    if not isinstance(item, Mapping):
+        raise MalformedError(NO_LIST, f"messages[{number}]: found {_shown(item)}, expected an object with a role and a content")
+    name = item.get("role") if item.get("role") is not None else item.get("from")
+    role = _ROLE_OF.get(name.lower()) if isinstance(name, str) else None
+    if role is None:
+        raise MalformedError(NO_ROLE, f"messages[{number}]: found {_shown(name)}, expected one of {', '.join(_ROLE_OF)}")
+    content = next((item[key] for key in ("content", "value", "text") if item.get(key) is not None), None)
+    if role == "function_call":
+        return {"role": "assistant", "content": "", "tool_calls": _calls(number, content)}
+    message: Message = {"role": role}
+    calls = _decoded(item.get("tool_calls")) or item.get("function_call") if role == "assistant" else None
+    if role == "assistant":
+        message |= _reasoning(number, item, content)
+    message["content"] = _content(number, role, content, is_needed=not calls)
+    if calls:
+        message["tool_calls"] = _calls(number, calls)
+    return message | {key: value for key in ("tool_call_id", "name") if isinstance(value := item.get(key), str) and value}
+
+
+def _content(number: int, role: str, content: Any, *, is_needed: bool) -> str:
+    if content is None and not is_needed:
+        return ""
+    if role == "tool" and isinstance(content, Mapping):
+        return json.dumps(_without_nulls(content), ensure_ascii=False)
+    return _text(number, content)
+
+
+def _text(number: int, content: Any) -> str:
+    """A text, or parts of type text."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise MalformedError(NO_TEXT, f"messages[{number}]: found {_shown(content)}, expected a text, or a list of parts")
+    texts = [part if isinstance(part, str) else _text_of_part(number, part) for part in content]
+    return "".join(texts)
+
+
+def _text_of_part(number: int, part: Any) -> str:
+    kind = part.get("type", "text") if isinstance(part, Mapping) else None
+    if kind in ("thinking", "reasoning"):
+        return ""
+    text = part.get("text") if kind in ("text", "input_text", "output_text") else None
+    if not isinstance(text, str):
+        found = f"a part of type {_shown(kind)}" if isinstance(kind, str) and kind != "text" else _shown(part)
+        raise MalformedError(OTHER_PART, f"messages[{number}]: found {found}, expected parts of type text")
+    return text
+
+
+def _reasoning(number: int, item: Mapping[str, Any], content: Any) -> Message:
+    """What an assistant thought, under both names by which templates ask for it."""
+    thought = next((item[key] for key in _REASONING if isinstance(item.get(key), str) and item[key]), None)
+    if thought is None and isinstance(content, list):
+        parts = [part.get(part["type"]) for part in content if _is_thought(part)]
+        thought = "".join(part for part in parts if isinstance(part, str)) or None
+    return {} if thought is None else {"reasoning_content": thought, "thinking": thought}
+
+
+def _is_thought(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") in ("thinking", "reasoning")
+
+
+def _calls(number: int, calls: Any) -> list[Message]:
+    """Calls of tools, each {id, type: function, function: {name, arguments: an object}}."""
+    calls = _decoded(calls)
+    listed = calls if isinstance(calls, list) else [calls]
+    return [_call(number, call) for call in listed] or _refuse_call(number, calls)
+
+
+def _call(number: int, call: Any) -> Message:
+    call = _decoded(call)
+    if not isinstance(call, Mapping):
+        _refuse_call(number, call)
+    function = call.get("function")
+    function = function if isinstance(function, Mapping) else call
+    name = function.get("name")
+    if not isinstance(name, str) or not name:
+        _refuse_call(number, call)
+    own = {"id": call["id"]} if isinstance(call.get("id"), str) else {}
+    given = next((function[key] for key in ("arguments", "parameters") if function.get(key) is not None), None)
+    return {**own, "type": "function", "function": {"name": name, "arguments": _arguments(number, name, given)}}
+
+
+def _refuse_call(number: int, call: Any) -> NoReturn:
+    raise MalformedError(NO_CALL, f"messages[{number}]: found the call {_shown(call)}, expected the name of a function")
+
+
+def _arguments(number: int, name: str, given: Any) -> dict[str, Any]:
+    arguments = given
+    if isinstance(given, str):
+        arguments = _parsed_arguments(given)
+    elif isinstance(given, Mapping):
+        arguments = _without_nulls(given)
+    if arguments is None or arguments == "":
+        return {}
+    if not isinstance(arguments, dict):
+        raise MalformedError(NO_ARGUMENTS, f"messages[{number}]: the call of {name}: found {_shown(given)}, expected an object")
+    return arguments
+
+
+def _parsed_arguments(text: str) -> Any:
+    try:
+        return json.loads(text) if text.strip() else {}
+    except (ValueError, RecursionError):
+        return text
+
+
+def tools_of(value: Any) -> list[Any] | None:
+    """The tools of a conversation, each {type: function, function: {…}}; None for none. Raises MalformedError."""
+    listed = _decoded(value)
+    if listed is None or listed in ("", [], {}):
+        return None
+    if not isinstance(listed, list) or not all(isinstance(tool, Mapping) for tool in listed):
+        raise MalformedError(NO_TOOLS, f"tools: found {_shown(value)}, expected a list of objects")
+    return [_tool(_without_nulls(tool)) for tool in listed]
+
+
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    return tool if "function" in tool or "name" not in tool else {"type": "function", "function": tool}
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _decoded(value: Any) -> Any:
+    """A value; of a text that is a JSON list or object, what it has."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return value
+
+
+def _parsed(text: str, reason: str, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise MalformedError(reason, f"{what}: {error}") from None
+    except RecursionError:
+        raise MalformedError(reason, f"{what} is nested too deeply") from None
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (ValueError, RecursionError, TypeError):
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"

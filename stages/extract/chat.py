@@ -1,0 +1,157 @@
+"""Conversations become texts with control tokens, by a template, with a mask of what a loss counts.
+
+    JSON of fields ─▶ messages, in any known form (`_chat/messages.py`) ─▶ their order is right (`_chat/order.py`)
+                   ─▶ the template writes them (`_chat/templates.py`) ─▶ text and segments (`datapipe/stage/segments.py`)
+
+The source names the fields: `messages: conversation`. A conversation that is none goes to quarantine, for one of these reasons:
+
+| reason | found |
+|---|---|
+| no valid JSON, no list of messages, no message | another value |
+| unknown role, content that is no text, a part that is no text | a message of another kind, such as one with an image |
+| two users in a row, an empty answer, no answer of an assistant | a conversation that lacks an answer |
+| a tool result without its call, a call without its result | results that do not follow their calls |
+| a tool call without a name, arguments that are no JSON object, tools that are no list of objects | calls of no function |
+| half of a surrogate pair | text that is no Unicode |
+| the template refuses it | what the template itself reports |
+
+Text never becomes a control token, whatever it spells.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from datapipe.errors import UserError, suggest
+from datapipe.stage import Filter, FilterResult, Rule
+from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.segments import SEGMENTS, SEGMENTS_TYPE, text_and_segments
+from stages.extract._chat.messages import MalformedError, conversation_of
+from stages.extract._chat.order import check_order
+from stages.extract._chat.templates import BUILT_IN, ChatTemplate, TemplateError, built_in
+
+OF_TOKENIZER = "tokenizer"
+REFUSED = "the template refuses it"
+SURROGATE = "half of a surrogate pair"
+
+
+class Chat(Filter):
+    """Makes texts with control tokens of conversations, by a chat template, and learns what assistants write."""
+
+    takes_json: ClassVar[bool] = True
+    libraries: ClassVar[tuple[str, ...]] = ("jinja2", "pyarrow")
+    writes = (SEGMENTS,)
+
+    messages: tuple[str, ...] = Field(default=(), description="Fields with the conversation: `messages` of the source.")
+    tools: str = Field(default="tools", description="Field with the tools: `tools` of the source.")
+    template: str = Field(
+        default=OF_TOKENIZER,
+        description="tokenizer: its chat_template.jinja, or that in its tokenizer_config.json. Or chatml, llama3, harmony, the "
+        "path or URL of a .jinja file, or the text of a template.",
+    )
+    learn: Literal["all", "assistant", "last"] = Field(
+        default="assistant", description="What a loss counts: all, what assistants write, or the last of it."
+    )
+    special_tokens: dict[str, str] = Field(
+        default_factory=dict, description="Variables of the template: {bos_token: <s>}. Default: those of the tokenizer."
+    )
+    control_tokens: tuple[str, ...] = Field(
+        default=(),
+        description="Tokens that the template may write. Default: those of the tokenizer; without one, those of the form <|…|> "
+        "in the template.",
+    )
+    lacking: Literal["refuse", "text"] = Field(
+        default="refuse",
+        description="Tokens of the form <|…|> in the template that are no control tokens. refuse: an error. text: they are "
+        "text, as in transformers; this holds for the template of the tokenizer itself.",
+    )
+
+    def rules(self) -> Sequence[Rule]:
+        return ()
+
+    def check_options(self) -> None:
+        if not self._is_known:
+            self._check_name()
+            return
+        template = self._loaded()
+        template.check_learn(self.learn)
+        if template.missing_tokens and self.lacking == "refuse":
+            listed = ", ".join(f'"{token}"' for token in template.missing_tokens)
+            raise UserError(
+                f"template: it writes {listed}, and the tokenizer has no such control tokens. Name another template. Where the "
+                f"mixture trains its tokenizer, write `control_tokens: [{listed}]` under tokenizer.train"
+            )
+
+    @property
+    def _is_known(self) -> bool:
+        """Whether the option has the template. A run reads that of a tokenizer or a file, and gives its text."""
+        return self.template in BUILT_IN or "{" in self.template
+
+    def _check_name(self) -> None:
+        if self.template != OF_TOKENIZER and "." not in self.template:
+            known = ", ".join((OF_TOKENIZER, *BUILT_IN))
+            raise UserError(
+                f"template: found {self.template!r}, expected {known}, or the path of a .jinja file."
+                f"{suggest(self.template, (OF_TOKENIZER, *BUILT_IN))}"
+            )
+
+    def input_files(self) -> tuple[str, ...]:
+        return (str(BUILT_IN[self.template]),) if self.template in BUILT_IN else ()
+
+    def chat_template(self) -> str | None:
+        return self._text
+
+    @property
+    def _text(self) -> str:
+        """The template. Raises UserError."""
+        if not self._is_known:
+            raise UserError(f"template: {self.template}: its text is not known here. Name a template, such as chatml")
+        return built_in(self.template) if self.template in BUILT_IN else self.template
+
+    def _loaded(self) -> ChatTemplate:
+        return ChatTemplate.load(self._text, self.special_tokens, self.control_tokens)
+
+    @cached_property
+    def _template(self) -> ChatTemplate:
+        return self._loaded()
+
+    @cached_property
+    def _fields(self) -> tuple[str, ...]:
+        return tuple(map(_last, self.messages))
+
+    def process(self, batch: DocumentBatch) -> FilterResult:
+        made: list[tuple[str, list[dict[str, Any]]]] = []
+        failed: dict[int, str] = {}
+        for row, content in enumerate(batch.texts.to_pylist()):
+            try:
+                made.append(text_and_segments(self._rendered(content)))
+            except MalformedError as error:
+                failed[row] = str(error)
+            except UnicodeEncodeError as error:
+                failed[row] = f"{error.reason} at character {error.start}\n{SURROGATE}"
+            if row in failed:
+                made.append(("", []))
+        columns = {
+            "text": pa.array([text for text, _ in made], pa.large_string()),
+            SEGMENTS: pa.array([segments for _, segments in made], SEGMENTS_TYPE),
+        }
+        keep, value = np.ones(batch.num_docs, np.bool_), np.full(batch.num_docs, np.nan)
+        return FilterResult(keep=keep, rule=np.full(batch.num_docs, -1, np.int16), value=value, failed=failed, columns=columns)
+
+    def _rendered(self, content: str) -> list[dict[str, Any]]:
+        """The segments of a conversation. Raises MalformedError."""
+        messages, tools = conversation_of(content, self._fields, _last(self.tools))
+        check_order(messages)
+        try:
+            return self._template.render(messages, tools, self.learn)
+        except TemplateError as error:
+            raise MalformedError(REFUSED, str(error)) from None
+
+
+def _last(field: str) -> str:
+    """A field as the content names it: without the objects that it is in."""
+    return field.rpartition(".")[2]

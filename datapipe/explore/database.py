@@ -157,7 +157,8 @@ class Database:
             if rows:
                 execute(f"insert into {table} select {', '.join(['unnest(?)'] * len(rows[0]))}", [*map(list, zip(*rows))])
         others = {view: self._view(view, facts) for view in KINDS}["recorded"]
-        fails = any(file.rows for file in facts.files.get("quarantine", ()))
+        of_tokenize = [file for file in facts.files.get("drops", ()) if "/tokenize/" in file.path]
+        fails = any(file.rows for file in (*facts.files.get("quarantine", ()), *of_tokenize))
         if fails:
             execute(_SUPERSEDED)
             fails = execute("select count(*) from superseded").fetchall() != [(0,)]
@@ -198,14 +199,14 @@ class Database:
 
 _SUPERSEDED = """
 create table superseded as select filename, file_row_number from recorded
-where key in (select key from recorded where fate = 'quarantined')
+where key in (select key from recorded where fate = 'quarantined' or stage = 'tokenize')
 qualify row_number() over (
     partition by key order by stage is distinct from 'tokenize', list_position(['kept', 'dropped', 'quarantined'], fate), error,
     filename, file_row_number
 ) > 1
 """
 """Rows of documents that have another outcome: the step tokenize sets aside documents that the
-stages kept. A file that was read whole after a part of it leaves two rows of a damaged record."""
+stages kept, or drops them. A file that was read whole after a part of it leaves two rows of a damaged record."""
 
 _NUMBER = "nullif({0}, 'nan'::double) as {0}"
 

@@ -5,7 +5,7 @@
                                               ├▶ where documents are held out: hashes of texts, a file for training, one for
                                               │   validation with the keys, so that copies in both are found
                                               ├▶ tokens and words by language and licence, and the ids that occur
-                                              └▶ quarantine: documents on which the library fails
+                                              └▶ quarantine: documents on which the library fails; drops, where there are limits
 
 The end-of-text token ends every document; where the mixture has `tokenizer.bos`, that token begins
 every document. Both count as tokens of the document from here on: in rows, quotas and reports. Only
@@ -47,8 +47,9 @@ from datapipe.shards import schemas
 from datapipe.shards.loss_mask import runs_of
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.licenses import codes_of_documents
+from datapipe.steps.decisions import Drops
 from datapipe.steps.guard import Failed
-from datapipe.steps.kind import LEFT_OUT, Planning, Task, documents_of, entering
+from datapipe.steps.kind import LEFT_OUT, WHERE_GIVEN, Planning, Task, documents_of, entering
 from datapipe.steps.quarantine import Quarantine
 from datapipe.steps.train import ENCODERS, is_validation
 from datapipe.storage.root import Root
@@ -63,6 +64,9 @@ if TYPE_CHECKING:
 LEAST_DOCUMENT_BYTES = 64
 """The least size of a document in a pack task, which holds as much beside its ids: key, offset, and rows of its pieces. So a
 bucket of documents of a few tokens takes no more memory than another one."""
+
+TOO_LONG, CUT = "too_many_tokens", "cut_at_an_answer"
+"""The rule of documents with more than `max_tokens`, and the count of those that were cut."""
 
 LOADING = "load tokenizer"
 """The work of a worker's first task."""
@@ -100,7 +104,7 @@ class TokenizeTask(Task):
     options = (
         *("seed", "validation", "execution.bucket_bytes"),
         *("sources.SOURCE.strata.by", "sources.SOURCE.strata.bounds"),
-        *("sources.SOURCE.fim", "sources.SOURCE.document_prefix"),
+        *("sources.SOURCE.fim", "sources.SOURCE.document_prefix", "sources.SOURCE.max_tokens", "sources.SOURCE.longer"),
     )
 
     before: str  # fingerprint of the task that wrote `documents`
@@ -114,6 +118,8 @@ class TokenizeTask(Task):
     license_column: str | None = None  # with the licence of each document, to count by it; None: not counted
     fim: Mapping[str, Any] | None = None  # the fields of `tokens.fim.Fim`
     document_prefix: tuple[str, float] | None = None  # its form, and the share of the documents that get it
+    # the most tokens of a document, and what happens to longer ones: "cut" or "drop"
+    max_tokens: tuple[int, str] | None = field(default=None, metadata=WHERE_GIVEN)
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
         """Memory: one batch, and one run of rows for all files."""
@@ -131,12 +137,14 @@ class TokenizeTask(Task):
         rows_schema = schemas.tokens(id_type, has_mask=has_mask)
         writers = TableWriters(root, folder, {**dict.fromkeys(self._parts(), rows_schema), **_HASHES})
         counts, own = metrics.document_counts, metrics.of(TokenizeMetrics)
-        quarantine = Quarantine(root, folder, self.source, counts)
+        quarantine, drops = Quarantine(root, folder, self.source, counts), Drops(root, folder, self.source, counts)
         for documents in chain([] if first is None else [first], read):
             counts.read += documents.num_docs
             counts.read_bytes += documents.text_bytes
             with metrics.timed("tokenize", documents.text_bytes, documents.num_docs):
                 batch, encoded, failed = encode(documents, encode_batch)
+                if self.max_tokens is not None:
+                    batch, encoded = self._shortened(batch, encoded, encoder, drops)
                 rows = _token_rows(batch, encoded, encoder, self.seed)
             quarantine.isolate(self.kind, documents, failed)
             counts.kept += batch.num_docs
@@ -163,7 +171,8 @@ class TokenizeTask(Task):
                 row_bytes = max(num_tokens[name] * id_type.bit_width // 8, file.rows * LEAST_DOCUMENT_BYTES) + mask_bytes
                 written[name] = (replace(file, row_bytes=row_bytes),)
             used = (_write_used_ids(root, f"{folder}/used-ids.bin", meter),) if meter.used.any() else ()
-            return {**written, **quarantine.finish(), "used_ids": used}, metrics
+            dropped = {} if self.max_tokens is None else drops.finish()
+            return {**written, **quarantine.finish(), **dropped, "used_ids": used}, metrics
 
     def _encoded(self, encoder: Encoder, batch: DocumentBatch) -> Encoded:
         """The tokens of documents. Raises EncodingError."""
@@ -184,6 +193,27 @@ class TokenizeTask(Task):
         if self.fim is not None:
             return encode_filling(encoder, Fim(**self.fim), batch.texts, batch.keys, self.seed)
         return Encoded(*encoder.encode(batch.texts), None)
+
+    def _shortened(
+        self, batch: DocumentBatch, encoded: Encoded, encoder: Encoder, drops: Drops
+    ) -> tuple[DocumentBatch, Encoded]:
+        """The documents of at most `max_tokens`, with those around them; others are cut, or dropped."""
+        from datapipe.tokens.long_conversations import shortened
+
+        assert self.max_tokens is not None
+        most, longer = self.max_tokens
+        begun, ended = (_lacks(number, encoded, at) for number, at in ((encoder.bos_id, 0), (encoder.eos_id, -1)))
+        own = np.diff(encoded.offsets)
+        lengths = own + begun + ended
+        limits = np.where(lengths > most, most - 1 - begun, own)
+        control = np.array([*encoder.control_tokens.values()], np.int64)
+        left, keep, num_cut = shortened(encoded, limits, control, cuts=longer == "cut")
+        drops.counts.counts[f"{self.kind}:{CUT}"] += num_cut
+        rows = np.flatnonzero(~keep)
+        if len(rows):
+            rules, limit = pa.repeat(TOO_LONG, len(rows)), pa.array(np.full(len(rows), float(most)))
+            drops.drop(batch, rows, self.kind, rules, lengths[rows].astype(np.float64), limit)
+        return batch.filter(keep), left
 
     def _parts(self) -> list[str]:
         bounds = None if self.strata is None else self.strata[1]
@@ -231,6 +261,7 @@ class TokenizeTask(Task):
             license_column=spec.license_field,
             fim=spec.fim and spec.fim.model_dump(),
             document_prefix=spec.document_prefix and (spec.document_prefix.text, spec.document_prefix.rate),
+            max_tokens=spec.max_tokens and (spec.max_tokens, spec.longer),
         )
 
 

@@ -22,7 +22,7 @@ STAGE = "extract.chat"
 TOOLS = "tools"
 """The field with the tools of a conversation, where the records have it."""
 
-_OPTIONS = ("template", "learn", "tools")
+_OPTIONS = ("template", "learn", "tools")  # of the stage
 _OTHER_ORDER = "a conversation has its own order and its own mask. Leave it out"
 
 
@@ -56,12 +56,14 @@ def chat_stages(source: Source, stages: tuple[StageUse, ...], where: str) -> tup
 def option_problems(source: Source) -> Iterator[Problem]:
     """Options of a source that do not go together, with conversations or without."""
     if not source.messages:
-        for name in _OPTIONS:
+        for name in (*_OPTIONS, "max_tokens"):
             if getattr(source, name) is not None:
                 yield (name,), "needs messages: the field with the conversations of the source"
         return
     if source.text != "text":
         yield ("text",), "found beside messages, expected one of them: the text is made of the conversation"
+    if source.max_tokens is not None and source.longer == "cut" and source.learn not in (None, "assistant"):
+        yield ("longer",), f"cut needs learn: assistant, found learn: {source.learn}. Write longer: drop, or learn: assistant"
     for name in ("fim", "document_prefix"):
         if getattr(source, name) is not None:
             yield (name,), f"cannot be combined with messages: {_OTHER_ORDER}"

@@ -13,7 +13,7 @@ from pydantic import (
     WrapValidator,
 )
 
-from datapipe.config.fields import Globs, Paths, Record, Texts, Weight
+from datapipe.config.fields import Count, Globs, Paths, Record, Texts, Weight
 from datapipe.config.mixture_schedule import StrataSpec
 from datapipe.config.problems import Problem, ProblemsError, described
 from datapipe.config.sources.arrangement import DocumentPrefixSpec, FimSpec
@@ -142,6 +142,16 @@ class Source(Record):
     fim: FimSpec | None = Field(default=None, description="Puts documents of code into the order of filling in the middle.")
     document_prefix: DocumentPrefixSpec | None = Field(
         default=None, description="Text from columns before the text of documents, such as their URL, which no loss counts."
+    )
+    max_tokens: Count | None = Field(
+        default=None,
+        description="With messages, the most tokens of a conversation, with those that begin and end documents. Default: no "
+        "limit.",
+    )
+    longer: Literal["cut", "drop"] = Field(
+        default="cut",
+        description="Longer conversations. cut: behind the last whole answer that fits, which needs learn: assistant; one "
+        "whose first answer does not fit is dropped. drop: all are.",
     )
     license: License | None = Field(
         default=None, description="License of the corpus as SPDX has it: CC-BY-4.0, MIT OR Apache-2.0, LicenseRef-NAME."

@@ -44,6 +44,7 @@ _ROLES: Mapping[str, Sequence[str]] = {
     "function_call": ("function_call", "tool_call"),
 }
 _ROLE_OF = {name: role for role, names in _ROLES.items() for name in names}
+_PLAIN = ("user", "assistant", "system")
 _LISTS = ("messages", "conversations", "conversation", "turns", "dialogue", "dialog")
 _ASKED, _ANSWERED = ("prompt", "instruction", "question", "query", "input"), ("completion", "output", "response", "answer")
 _REASONING = ("reasoning_content", "thinking", "reasoning")
@@ -108,6 +109,8 @@ def _joined(number: int, texts: Sequence[Any]) -> str:
 
 
 def _message(number: int, item: Any) -> Message:
+    if type(item) is dict and len(item) == 2 and type(text := item.get("content")) is str and item.get("role") in _PLAIN:
+        return {"role": item["role"], "content": text}  # most messages
     if not isinstance(item, Mapping):
         raise MalformedError(NO_LIST, f"messages[{number}]: found {_shown(item)}, expected an object with a role and a content")
     name = item.get("role") if item.get("role") is not None else item.get("from")

@@ -50,16 +50,18 @@ class _OpenCalls:
 
     def __init__(self) -> None:
         self._counts: dict[str | None, int] = {}
-        self._number, self._is_written = 0, False
+        self._number, self._answer, self._is_written = 0, "", False
 
     def open(self, number: int, message: Message) -> None:
         calls = message.get("tool_calls") or ()
         self._counts, self._number = dict(Counter(call.get("id") for call in calls)), number
-        self._is_written = not calls and bool(_WRITTEN_CALL.search(message["content"]))
+        self._answer = "" if calls else message["content"]
 
     def close(self, number: int, message: Message) -> None:
         """The call of a result is no longer open. Raises MalformedError where there is none."""
         wanted = message.get("tool_call_id")
+        if self._answer:
+            self._is_written, self._answer = bool(_WRITTEN_CALL.search(self._answer)), ""
         if self._is_written:
             return
         own = next((each for each in (wanted, None) if each in self._counts), None)
@@ -82,4 +84,4 @@ class _OpenCalls:
                 f"messages[{number}]: found a message of {role}, expected {left} more results of the calls in "
                 f"messages[{self._number}]",
             )
-        self._is_written = False
+        self._answer, self._is_written = "", False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,39 @@ def test_malformed_conversations_are_quarantined_and_counted_by_reason(tmp_path:
     assert original is not None
     replayed = Replayer(output, Redactor(output)).run({"source": "chat", "fate": "kept"}, original)
     assert replayed.parts == [Part(text=output.find("kept")[0]["text"])] and not replayed.notes
+
+
+@pytest.mark.parametrize("longer", ["cut", "drop"])
+@pytest.mark.parametrize("bos", [False, True])
+def test_long_conversations_are_cut_behind_an_answer_or_dropped(tmp_path: Path, longer: str, bos: bool) -> None:
+    most, end = 70, chat_tokenizer().token_to_id("</s>")
+    own = f"bos: <s>, path: {tokenizer_folder(tmp_path / 'own')}, eos: </s>" if bos else ""
+    options = f"{'' if bos else 'template: chatml, '}max_tokens: {most}, longer: {longer}"
+    done, root = run(mixture(tmp_path, options, tokenizer=own and f"{{{own}}}"))
+    expected, counts = set[Tokens](), Counter[str]()
+    for turns in conversations(40):
+        ids, learned = expected_of(turns, bos=bos)
+        ends = (
+            [stop for stop in range(1, min(most, len(ids))) if learned[stop - 1] and not learned[stop]]
+            if longer == "cut"
+            else []
+        )
+        fate = "whole" if len(ids) <= most else "cut" if ends else "dropped"
+        counts[fate] += 1
+        if fate != "dropped":
+            stop = len(ids) if fate == "whole" else ends[-1]
+            expected.add((ids, learned) if fate == "whole" else ((*ids[:stop], end), (*learned[:stop], True)))
+    assert documents(root) == expected and not verify_snapshot(root, done.snapshot)
+    found = done.summary.total.documents
+    assert (found.dropped.get("tokenize:too_many_tokens", 0), found.kept) == (
+        counts["dropped"],
+        counts["whole"] + counts["cut"],
+    )
+    assert (
+        done.summary.total.counts.get("tokenize:cut_at_an_answer", 0) == counts["cut"] and counts["dropped"] + counts["cut"] > 9
+    )
+    dropped = Inspector.open(root.url).find("dropped", count=99)
+    assert len(dropped) == counts["dropped"] and all(each["value"] > most == each["threshold"] for each in dropped)
 
 
 def test_two_workers_write_the_bytes_of_one_process(tmp_path: Path) -> None:

@@ -341,6 +341,7 @@ class Mixture(Record):
             "mixture": self.mixture != MixtureSpec(),
             "takedown": self.takedown is not None,
             **{f"sources.{name}.strata": source.strata is not None for name, source in self.sources.items()},
+            **{f"sources.{name}.max_tokens": source.max_tokens is not None for name, source in self.sources.items()},
         }
         return [key for key, value in is_set.items() if value]
 

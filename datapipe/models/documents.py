@@ -25,6 +25,7 @@ from datapipe.config.catalogue import stage_class
 from datapipe.config.mixture_schedule import MixtureSpec
 from datapipe.config.stage_use import StageUse
 from datapipe.config.tokenizer_spec import NONE, TokenizerSpec
+from datapipe.engine.chat_templates import with_templates
 from datapipe.engine.run import Run, RunOptions
 from datapipe.engine.run_report import run_and_report
 from datapipe.engine.watching.state import RunState
@@ -118,7 +119,7 @@ def _mixture_to_run(wanted: DocumentInput, work: Path) -> Mixture:
         return load_mixture(data)
     if more:
         raise UserError(f"found {len(wanted.paths)} inputs and a mixture among them. Expected one mixture, or files alone")
-    mixture = load_mixture(path, wanted.settings, work)
+    mixture = with_templates(load_mixture(path, wanted.settings, work))
     if wanted.source is not None and wanted.source not in mixture.sources:
         near, known = suggest(wanted.source, mixture.sources), ", ".join(mixture.sources)
         raise UserError(f"--source {wanted.source}: no such source.{near} Expected one of: {known}")

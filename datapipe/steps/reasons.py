@@ -28,6 +28,7 @@ _OTHER_OUTPUT = "a step before it gave another output"
 _SHOWN_OPTIONS = 4
 _SHOWN_SOURCES = 3
 _OPTIONS_CHARS = 80
+_VALUE_CHARS = 400
 _STAGES = re.compile(r"(sources\..*\.)?stages", re.DOTALL)
 
 
@@ -178,8 +179,14 @@ def value_changes(before: Mapping[str, str], now: Mapping[str, str], prefixes: S
     starts = tuple(f"{prefix}." for prefix in prefixes)
     keys = [key for key in dict.fromkeys((*now, *before)) if f"{key}.".startswith(starts)]
     return [
-        f"{key} {before.get(key, 'not given')} → {now.get(key, 'not given')}" for key in keys if before.get(key) != now.get(key)
+        f"{key} {_shown(before, key)} → {_shown(now, key)}" for key in keys if before.get(key) != now.get(key)
     ]
+
+
+def _shown(options: Mapping[str, str], key: str) -> str:
+    """A value on one line; of a long one, such as the text of a template, its beginning."""
+    text = " ".join(options.get(key, "not given").split())
+    return f"{text[:_VALUE_CHARS]}…" if len(text) > _VALUE_CHARS else text
 
 
 def stage_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ The source names the fields: `messages: conversation`. A conversation that is no
 
 | reason | found |
 |---|---|
-| no valid JSON, no list of messages, no message | another value |
+| no valid JSON, values nested too deeply, no list of messages, no message | another value |
 | unknown role, content that is no text, a part that is no text | a message of another kind, such as one with an image |
 | two users in a row, an empty answer, no answer of an assistant | a conversation that lacks an answer |
 | a tool result without its call, a call without its result | results that do not follow their calls |

@@ -27,6 +27,7 @@ class MalformedError(Exception):
 
 
 NOT_JSON = "no valid JSON"
+TOO_DEEP = "values nested too deeply"
 NO_LIST = "no list of messages"
 NO_ROLE = "unknown role"
 NO_TEXT = "content that is no text"
@@ -49,11 +50,15 @@ _LISTS = ("messages", "conversations", "conversation", "turns", "dialogue", "dia
 _ASKED, _ANSWERED = ("prompt", "instruction", "question", "query", "input"), ("completion", "output", "response", "answer")
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 _SHOWN_CHARS = 80
+_MOST_LEVELS = 100
 
 
 def conversation_of(content: str, fields: Sequence[str], tools_field: str) -> tuple[list[Message], list[Any] | None]:
     """The messages and tools in the JSON text of fields. Raises MalformedError."""
-    record = _parsed(content, NOT_JSON, "the document")
+    try:
+        record = _loaded(content)
+    except ValueError as error:
+        raise MalformedError(NOT_JSON, str(error)) from None
     values = {name: value for name in fields if (value := _decoded(record.get(name))) is not None}
     value = next(iter(values.values()), None) if len(fields) == 1 else values
     inner = value.get("tools") if isinstance(value, Mapping) else None
@@ -212,8 +217,8 @@ def _arguments(number: int, name: str, given: Any) -> dict[str, Any]:
 
 def _parsed_arguments(text: str) -> Any:
     try:
-        return json.loads(text) if text.strip() else {}
-    except (ValueError, RecursionError):
+        return _loaded(text) if text.strip() else {}
+    except ValueError:
         return text
 
 
@@ -241,19 +246,32 @@ def _decoded(value: Any) -> Any:
     """A value; of a text that is a JSON list or object, what it has."""
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
         try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
+            return _loaded(value)
+        except ValueError:
             return value
     return value
 
 
-def _parsed(text: str, reason: str, what: str) -> Any:
+def _loaded(text: str) -> Any:
+    """The value of a JSON text. Raises ValueError for another text, and MalformedError for one that is nested too deeply. How
+    deep Python itself goes depends on its caller."""
     try:
-        return json.loads(text)
-    except ValueError as error:
-        raise MalformedError(reason, f"{what}: {error}") from None
+        value = json.loads(text)
+        if not _is_deep(value):
+            return value
     except RecursionError:
-        raise MalformedError(reason, f"{what} is nested too deeply") from None
+        pass
+    raise MalformedError(TOO_DEEP, f"found objects and lists on more than {_MOST_LEVELS} levels")
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(_MOST_LEVELS):
+        inner = (each.values() if type(each) is dict else each for each in level if type(each) in (dict, list))
+        level = [child for children in inner for child in children if type(child) in (dict, list)]
+        if not level:
+            return False
+    return True
 
 
 def _shown(value: Any) -> str:

@@ -202,11 +202,26 @@ def test_malformed_conversations_fail_for_their_reason_and_leave_the_others(reas
 def test_content_that_is_no_json_or_no_unicode_fails() -> None:
     deep = '{"messages": ' + "[" * 100_000 + "]" * 100_000 + "}"
     half = content([*ASKED, {"role": "assistant", "content": "a\ud800"}])
-    reasons = [error.rpartition("\n")[2] for error in processed(opened(), ["{", deep, half]).failed.values()]
-    assert reasons[:2] == ["no valid JSON", "no valid JSON"] and reasons[2] in (
-        "half of a surrogate pair",
-        "the template refuses it",
+    nested = content(
+        [*ASKED, {"role": "assistant", "tool_calls": [{"name": "f", "arguments": json.loads('{"a":' * 99 + "1" + "}" * 99)}]}]
     )
+    reasons = [error.rpartition("\n")[2] for error in processed(opened(), ["{", deep, nested, half]).failed.values()]
+    deep_reason = "values nested too deeply"
+    assert reasons == ["no valid JSON", deep_reason, deep_reason, reasons[3]]
+    assert reasons[3] in ("half of a surrogate pair", "the template refuses it")
+
+
+def test_long_conversations_and_many_calls_are_written() -> None:
+    turns = [{"role": ("user", "assistant")[number % 2], "content": f"turn {number}"} for number in range(2_000)]
+    calls = [{"id": f"c{number}", "name": "f", "arguments": {}} for number in range(2_000)]
+    results = [{"role": "tool", "tool_call_id": f"c{number}", "content": "r"} for number in reversed(range(2_000))]
+    called = [*ASKED, {"role": "assistant", "content": "", "tool_calls": calls}, *results, ANSWERED[1]]
+    large = [*ASKED, {"role": "assistant", "content": "word " * 1_000_000}]
+    result = processed(opened(), [content(turns), content(called), content(large)])
+    assert not result.failed
+    assert [text.count(part) for text, part in zip(result.columns["text"].to_pylist(), ("turn ", "\nr\n", "word "))] == [
+        *(2_000, 2_000, 1_000_000)
+    ]
 
 
 def test_text_that_spells_a_control_token_stays_text() -> None:

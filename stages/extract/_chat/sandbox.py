@@ -1,7 +1,7 @@
 """The sandbox in which chat templates run, with what `transformers` gives to them (`utils/chat_template_utils.py`).
 
 A rendering depends on its conversation alone: `strftime_now` gives the same day always. A template has no loader, no files and
-no clock. Bounded are the rounds of its loops together with its calls (`MAX_STEPS`), which bounds its time, each `range`, and what
+no clock. Bounded are the rounds of its loops, a call counted as ten (`MAX_STEPS`), which bounds its time, each `range`, and what
 it writes (`MAX_CHARS`). Not bounded is the memory of strings within an expression, such as `x ~ x` in a loop.
 """
 
@@ -23,7 +23,8 @@ from datapipe.errors import DatapipeError
 TODAY = datetime(2024, 7, 26)
 """The day that templates write. Those of Llama 3.1 take the same where there is no clock."""
 
-MAX_STEPS = 10_000_000
+MAX_STEPS = 2_000_000  # some seconds
+_STEPS_OF_CALL = 10
 MAX_CHARS = 2**25
 
 _COUNTED = "counted_rounds"  # a filter
@@ -45,7 +46,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self.globals.update({"raise_exception": _refuse, "strftime_now": TODAY.strftime, "dict": _new_dict})
 
     def call(self, context: Context, called: Any, /, *args: Any, **kwargs: Any) -> Any:
-        self._count(1)
+        self._count(_STEPS_OF_CALL)
         return super().call(context, called, *args, **kwargs)
 
     def _counted(self, iterable: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from datapipe.errors import UserError
+from stages.extract._chat import sandbox
 from stages.extract._chat.templates import BUILT_IN, ChatTemplate, TemplateError, built_in
 from tests.support.chats import TOKENS, TOOLS, conversations
 
@@ -154,7 +155,7 @@ def test_rendering_that_differs_with_marks_is_refused() -> None:
         ("{{ messages[0].content + 5 }}", "TypeError"),
         ("{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}", "rounds of loops"),
         ("{% macro f(n) %}{{ f(n - 1) ~ f(n - 1) if n else '' }}{% endmacro %}{{ f(99) }}", "rounds of loops"),
-        ("{% for a in range(9999) %}{{ '0123456789' * 9999 }}{% endfor %}", "characters"),
+        ("{% for a in range(999) %}{{ '0123456789' * 9999 }}{% endfor %}", "characters"),
         ("{{ range(10000000) }}", "OverflowError"),
         ("{{ ''.__class__.__mro__ }}", "SecurityError"),
         ("{{ messages.append(1) }}", "SecurityError"),
@@ -162,7 +163,8 @@ def test_rendering_that_differs_with_marks_is_refused() -> None:
         ("{% include 'other' %}", "no loader"),
     ],
 )
-def test_template_that_fails_or_does_not_end_is_refused(template: str, reason: str) -> None:
+def test_template_that_fails_or_does_not_end_is_refused(template: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "MAX_STEPS", 100_000)
     with pytest.raises(TemplateError, match=reason):
         loaded(template).render(ASKED, None, "all")
 

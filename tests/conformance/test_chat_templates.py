@@ -54,6 +54,13 @@ TEMPLATES = {
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
         TOKENS["chatml"],
     ),
+    "what it wrote is cut": (
+        "{% set effort = 'high' | capitalize %}{% for m in messages %}{% set text = '<think></think>' ~ m.content if m.role == 'user' "
+        "else m.content %}{% if '</think>' in text %}{% set text = text.split('</think>')[-1] ~ '</think>' %}{% endif %}"
+        "<|im_start|>{{ m.role }}\n{{ effort.upper() ~ text.replace('</', '<think></').strip('> ') }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+        TOKENS["chatml"],
+    ),
     "what it wrote is read": (
         "{% set ns = namespace(last='none') %}{% for m in messages %}{% if m.role == 'assistant' %}{% set role = 'model' %}{% else %}"
         "{% set role = m.role %}{% endif %}{% if role == 'model' or ns.last.startswith('mod') %}<think>{% endif %}{% set ns.last = role %}"

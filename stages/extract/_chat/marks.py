@@ -12,14 +12,16 @@ marks all the same, the rendering differs from the one without marks (`templates
 """
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from itertools import accumulate
 from typing import Any
 
 from jinja2 import nodes
 from jinja2.visitor import NodeTransformer
 
 from datapipe.errors import UserError
-from stages.extract._chat.sandbox import filtered
+from stages.extract._chat.sandbox import ChatEnvironment, filtered
 
 BEGIN, END = "\udffe", "\udfff"
 """Stand around what an assistant writes, where a template names it by `{% generation %}`."""
@@ -31,10 +33,16 @@ _WITHOUT_MARKS = "without_marks"  # a filter
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython", "observation")
 _MAX_RUNS = 4096
 
-_ANSWERING = ("startswith", "endswith", "find", "rfind", "index", "rindex", "count")
-_CUTTING = ("split", "rsplit", "strip", "lstrip", "rstrip", "partition", "rpartition", "removeprefix", "removesuffix")
+_CASES = ("upper", "lower", "capitalize", "title", "swapcase")
+_STRIPS, _SPLITS = ("strip", "lstrip", "rstrip"), ("split", "rsplit")
+_READING = {
+    *("startswith", "endswith", "find", "rfind", "index", "rindex", "count", "partition", "rpartition"),
+    *("removeprefix", "removesuffix", "replace", *_CASES, *_STRIPS, *_SPLITS),
+}
+"""Methods of texts whose first argument is read."""
+
 _ALL = 99
-_READ_BY_CALLS = {**dict.fromkeys((*_ANSWERING, *_CUTTING, "raise_exception", "strftime_now"), _ALL), "replace": 1, "get": 1}
+_READ_BY_CALLS = {"raise_exception": _ALL, "strftime_now": _ALL, "get": 1}
 _READ_BY_FILTERS = {"default": 0, "d": 0, "join": 0, "format": 0, "replace": 1}
 """How many of their arguments calls and filters read; others are written. Calls read none, filters all, if not listed."""
 
@@ -43,7 +51,8 @@ class Marks:
     """A mark for each character that a template may write."""
 
     def __init__(self, written: Iterable[str]) -> None:
-        characters = sorted({character for text in written for character in text if not character.isspace()})
+        spelled = "".join(written)
+        characters = sorted({character for character in spelled + spelled.upper() + spelled.lower() if not character.isspace()})
         if len(characters) > _LAST - _FIRST + 1:
             raise UserError(f"template: found {len(characters)} different characters, at most {_LAST - _FIRST + 1} are possible")
         self._marks = {ord(character): _FIRST + number for number, character in enumerate(characters)}
@@ -71,6 +80,55 @@ class Marks:
             return [self.without_marks(each) if type(each) is str else each for each in value]
         return value
 
+    def call_method(self, text: str, name: str, args: tuple[Any, ...]) -> Any:
+        """A method of a text that may have marks, as of the text without them; parts of the text keep theirs."""
+        if name not in _READING:
+            return getattr(text, name)(*args)
+        args = (*map(self.without_marks, args[:1]), *args[1:])
+        plain = self.without_marks(text)
+        result = getattr(plain, name)(*args)
+        if plain is text:
+            return result
+        if name in _CASES:
+            return self.with_marks_of(text, result)
+        if name in _STRIPS:
+            start = 0 if name == "rstrip" else len(plain) - len(plain.lstrip(*args))
+            return text[start : start + len(result)]
+        if name in _SPLITS and args and args[0]:
+            return self._cut(text, result, len(args[0]))
+        if name == "replace" and args[0]:
+            return args[1].join(self._cut(text, plain.split(args[0], *args[2:]), len(args[0])))
+        return result
+
+    def with_marks_of(self, text: str, changed: str) -> str:
+        """A text in another case."""
+        if len(changed) != len(text):
+            return changed
+        return "".join(self.marked(new) if ord(old) in self._characters else new for old, new in zip(text, changed))
+
+    def _cut(self, text: str, parts: list[str], num_between: int) -> list[str]:
+        ends = accumulate(len(part) + num_between for part in parts)
+        return [text[end - num_between - len(part) : end - num_between] for part, end in zip(parts, ends)]
+
+
+class MarkingEnvironment(ChatEnvironment):
+    """Runs templates with marks."""
+
+    def __init__(self, marks: Marks) -> None:
+        super().__init__((BEGIN, END))
+        self._of_marks = marks
+        self.filters.update({name: partial(self._in_case, self.filters[name]) for name in _CASES if name in self.filters})
+        self.filters.update({_WITHOUT_MARKS: marks.without_marks, "replace": self._replaced})
+
+    def call_method(self, text: str, name: str, args: tuple[Any, ...]) -> Any:
+        return self._of_marks.call_method(text, name, args)
+
+    def _in_case(self, change: Callable[[str], str], value: Any) -> str:
+        return self._of_marks.with_marks_of(str(value), change(self._of_marks.without_marks(str(value))))
+
+    def _replaced(self, value: Any, *args: Any) -> str:
+        return self._of_marks.call_method(str(value), "replace", args)
+
 
 def has_lone_surrogate(text: str) -> bool:
     return _LONE_SURROGATE.search(text) is not None
@@ -86,12 +144,8 @@ def constants(tree: nodes.Template) -> list[str]:
 
 
 def mark_tree(tree: nodes.Template, marks: Marks) -> nodes.Template:
-    """Marks what a template writes. It needs the filters of `filters_of`."""
+    """Marks what a template writes, for a `MarkingEnvironment`."""
     return _Marking(marks).visit(tree)
-
-
-def filters_of(marks: Marks) -> dict[str, Any]:
-    return {_WITHOUT_MARKS: marks.without_marks}
 
 
 class _Marking(NodeTransformer):
@@ -132,8 +186,6 @@ class _Marking(NodeTransformer):
     def visit_Call(self, node: nodes.Call, is_read: bool = False) -> nodes.Node:
         called = node.node = self.visit(node.node, is_read)
         name = called.attr if isinstance(called, nodes.Getattr) else getattr(called, "name", "")
-        if isinstance(called, nodes.Getattr) and name in _ANSWERING:
-            called.node = filtered(called.node, _WITHOUT_MARKS)
         self._mark_arguments(node, _READ_BY_CALLS.get(name, 0), is_read)
         return node
 

@@ -27,6 +27,9 @@ MAX_STEPS = 2_000_000  # some seconds
 _STEPS_OF_CALL = 10
 MAX_CHARS = 2**25
 
+_OF_DICTS = frozenset(dir(dict))
+_OF_TEXTS = frozenset(name for name in dir(str) if not name.startswith(("_", "format")))
+_VARIABLES = {"_loop_vars", "_block_vars"}  # which calls get from the library
 _COUNTED = "counted_rounds"  # a filter
 _SHOWN_CHARS = 200
 
@@ -45,9 +48,22 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self.filters.update({"tojson": _tojson, _COUNTED: self._counted})
         self.globals.update({"raise_exception": _refuse, "strftime_now": TODAY.strftime, "dict": _new_dict})
 
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """As the library, which looks in a dict only after an error."""
+        if type(obj) is dict and attribute not in _OF_DICTS:
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        if type(obj) is str and attribute in _OF_TEXTS:
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
+
     def call(self, context: Context, called: Any, /, *args: Any, **kwargs: Any) -> Any:
         self._count(_STEPS_OF_CALL)
+        if type(getattr(called, "__self__", None)) is str and kwargs.keys() <= _VARIABLES:
+            return self.call_method(called.__self__, called.__name__, args)
         return super().call(context, called, *args, **kwargs)
+
+    def call_method(self, text: str, name: str, args: tuple[Any, ...]) -> Any:
+        return getattr(text, name)(*args)
 
     def _counted(self, iterable: Any) -> Any:
         if isinstance(iterable, Sized):
@@ -72,16 +88,16 @@ class Renderer:
     def __init__(self, environment: ChatEnvironment, tree: nodes.Template, variables: Mapping[str, str]) -> None:
         tree = _Counting().visit(tree)
         tree.set_environment(environment)
-        self._environment, self._variables = environment, variables
-        self._template = environment.from_string(tree)
+        self._environment, self._template = environment, environment.from_string(tree)
+        self._variables = {**self._template.globals, **variables, "documents": None}
 
     def __call__(self, messages: list[Any], tools: list[Any] | None = None, add_generation_prompt: bool = False) -> str:
         """What the template writes. Raises TemplateError."""
         self._environment.steps = num_chars = 0
         blocks = []
-        given = {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": add_generation_prompt}
+        given = {**self._variables, "messages": messages, "tools": tools, "add_generation_prompt": add_generation_prompt}
         try:
-            for block in self._template.generate(self._variables, **given):
+            for block in self._template.root_render_func(self._template.new_context(given, shared=True)):
                 blocks.append(block)
                 num_chars += len(block)
                 if num_chars > MAX_CHARS:
@@ -100,14 +116,11 @@ class _Generation(Extension):
     tags = {"generation"}  # noqa: RUF012 the type of the library
     environment: ChatEnvironment
 
-    def parse(self, parser: Parser) -> nodes.Node:
+    def parse(self, parser: Parser) -> list[nodes.Node]:
         line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("_between_borders"), [], [], body).set_lineno(line)
-
-    def _between_borders(self, caller: Any) -> str:
-        before, behind = self.environment.borders
-        return before + caller() + behind
+        body = nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True))
+        before, behind = (nodes.Output([nodes.TemplateData(border)]) for border in self.environment.borders)
+        return [node.set_lineno(line) for node in (before, body, behind)]
 
 
 class _Counting(NodeTransformer):

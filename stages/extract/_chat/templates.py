@@ -20,7 +20,7 @@ from typing import Any, Literal, Self
 from jinja2.exceptions import TemplateSyntaxError
 
 from datapipe.errors import UserError
-from stages.extract._chat.marks import BEGIN, END, Marks, WrittenTokens, constants, filters_of, has_lone_surrogate, mark_tree
+from stages.extract._chat.marks import BEGIN, END, MarkingEnvironment, Marks, WrittenTokens, constants, has_lone_surrogate, mark_tree
 from stages.extract._chat.sandbox import ChatEnvironment, Renderer, TemplateError
 from stages.extract._chat.turns import Turns, find_turns
 
@@ -60,21 +60,23 @@ class ChatTemplate:
 
     def __init__(self, template: str, special_tokens: Mapping[str, str], control_tokens: Collection[str]) -> None:
         self._given = (template, dict(special_tokens), tuple(control_tokens))
-        plain, marking = ChatEnvironment(), ChatEnvironment((BEGIN, END))
+        plain = ChatEnvironment()
         try:
-            tree, marked_tree = plain.parse(template), marking.parse(template)
+            tree = plain.parse(template)
         except TemplateSyntaxError as error:
-            raise UserError(f"template, line {error.lineno}: {error.message}. Expected a chat template in the language of Jinja") from error
+            raise UserError(
+                f"template, line {error.lineno}: {error.message}. Expected a chat template in the language of Jinja"
+            ) from error
         written = constants(tree)
         marks = Marks([*written, *special_tokens.values()])
         spelled = {token for text in written for token in _SPELLED_TOKEN.findall(text)}
         self.missing_tokens = sorted(spelled - set(control_tokens)) if control_tokens else []
         """Control tokens by their form that the template writes and the tokenizer does not have: they become text."""
         self._tokens = WrittenTokens(control_tokens or spelled | set(special_tokens.values()), marks)
-        marking.filters.update(filters_of(marks))
         self._render = Renderer(plain, tree, special_tokens)
         marked_tokens = {name: marks.marked(token) for name, token in special_tokens.items()}
-        self._render_marked = Renderer(marking, mark_tree(marked_tree, marks), marked_tokens)
+        marking = MarkingEnvironment(marks)
+        self._render_marked = Renderer(marking, mark_tree(marking.parse(template), marks), marked_tokens)
         self._marks = marks
         self._names_answers = _GENERATION.search(template) is not None
         self._turns = None if self._names_answers else find_turns(self._render_for_turns, self._tokens.pattern)

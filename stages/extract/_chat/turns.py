@@ -25,13 +25,6 @@ _CONVERSATION = [
     {"role": "assistant", "content": _ANSWERED_AGAIN},
 ]
 _FUNCTION = {"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}
-_CALL = {"id": "abcdefghi", "type": "function", "function": {"name": "add", "arguments": {"a": 2}}}
-_WITH_TOOL = [
-    {"role": "user", "content": _ASKED},
-    {"role": "assistant", "content": "", "tool_calls": [_CALL]},
-    {"role": "tool", "name": "add", "tool_call_id": "abcdefghi", "content": _RESULT},
-    {"role": "assistant", "content": _ANSWERED},
-]
 _TOOLS = [{"type": "function", "function": _FUNCTION}]
 
 Render = Callable[..., str]
@@ -66,7 +59,7 @@ def find_turns(render: Render, token: re.Pattern[str]) -> Turns | None:
         conversation = render(_CONVERSATION)
     except TemplateError:
         return None
-    prompt = prompted.removeprefix(asked) if prompted.startswith(asked) else ""
+    prompt = prompted[len(commonprefix([asked, prompted])) :]
     between = _between(conversation, [_ASKED, _ANSWERED, _ASKED_AGAIN, _ANSWERED_AGAIN])
     if between is None:
         return None
@@ -107,14 +100,25 @@ def _learned(turns: Turns, marked: str, conversation: list[dict[str, Any]]) -> l
     """The contents of a conversation that are within answers, even in part."""
     spans, learned, place = turns.spans(marked), [], 0
     for message in filter(lambda message: message["content"], conversation):
-        start = marked.index(message["content"], place)
+        start = marked.find(message["content"], place)
+        if start < 0:
+            return []
         place = start + len(message["content"])
         learned += [message["content"] for span in spans if span[0] < place and start < span[1]]
     return learned
 
 
 def _knows_tools(turns: Turns, render: Render) -> bool:
-    try:
-        return _learned(turns, render(_WITH_TOOL, _TOOLS), _WITH_TOOL) == [_ANSWERED]
-    except (TemplateError, ValueError):
-        return False
+    for arguments in ({"a": 2}, '{"a": 2}'):
+        call = {"id": "abcdefghi", "type": "function", "function": {"name": "add", "arguments": arguments}}
+        conversation = [
+            {"role": "user", "content": _ASKED},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "name": "add", "tool_call_id": "abcdefghi", "content": _RESULT},
+            {"role": "assistant", "content": _ANSWERED},
+        ]
+        try:
+            return _learned(turns, render(conversation, _TOOLS), conversation) == [_ANSWERED]
+        except TemplateError:  # some templates expect arguments as JSON
+            continue
+    return False

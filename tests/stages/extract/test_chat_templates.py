@@ -142,7 +142,7 @@ def test_answers_that_end_with_the_next_turn_are_learned_without_it_and_tools_ar
 
 
 def test_rendering_that_differs_with_marks_is_refused() -> None:
-    used = loaded("{% set names = 'a,b'.split(',') %}{% for m in messages %}{{ names[0] + m.content }}{% endfor %}")
+    used = loaded("{% set number = '5' %}{% for m in messages %}{{ number | int ~ m.content }}{% endfor %}")
     with pytest.raises(TemplateError, match="reads what it wrote"):
         used.render(ASKED, None, "all")
 

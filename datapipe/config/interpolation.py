@@ -17,8 +17,8 @@ from __future__ import annotations
 import os
 import re
 import sysconfig
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from datapipe.config.yaml import KeyPath, dotted, dump_yaml, parse_yaml
@@ -40,6 +40,10 @@ class Origins:
         parents = (path[:end] for end in range(len(path), 0, -1))
         location = next((self.locations[parent] for parent in parents if parent in self.locations), self.file)
         return ": ".join(part for part in (location, dotted(path)) if part)
+
+    def without_references(self, paths: Collection[KeyPath]) -> Origins:
+        """These origins for other values at `paths`, which hold no reference."""
+        return replace(self, references={path: text for path, text in self.references.items() if path not in paths})
 
     def replaced(self, path: KeyPath, data: Any, location: str) -> Origins:
         """These origins after the command-line option `location` has replaced the value at `path` by `data`."""

@@ -289,6 +289,14 @@ class Mixture(Record):
         spec = self.mixture.model_copy(update={"phases": phases, "replay": None})
         return self.model_copy(update={"all_sources": changed, "mixture": spec})
 
+    def with_source_values(self, key: str, values: Mapping[str, Any]) -> Mixture:
+        """This mixture with other values of a key of its sources, also where they were written as references."""
+        changed = {name: self.all_sources[name].model_copy(update={key: value}) for name, value in values.items()}
+        copy = self.model_copy(update={"all_sources": {**self.all_sources, **changed}})
+        paths = {("sources", name, key) for name in values}
+        copy._origins = self._origins.without_references(paths)
+        return copy
+
     def weight_phases(self) -> tuple[WeightPhase, ...]:
         """The given weights over the run. Each phase names every source; there is one phase if the weights do not change."""
         return weight_phases(self.mixture, self._source_weights())

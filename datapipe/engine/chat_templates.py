@@ -7,12 +7,8 @@
 The mixture that an output keeps has these options, so a conversation can be shown later as the run has written it.
 """
 
-from typing import Any
-
 from datapipe.config.mixture import Mixture
-from datapipe.config.sources.chat import STAGE, chat_stages
-from datapipe.config.sources.source import Source
-from datapipe.config.stage_use import StageUse
+from datapipe.config.sources.chat import ChatTemplateSpec
 from datapipe.engine.tokenizer_file import ChatTokens, chat_tokens
 from datapipe.errors import UserError
 from datapipe.snapshots.snapshot_sources import with_snapshot_sources
@@ -32,40 +28,27 @@ def with_templates(mixture: Mixture) -> Mixture:
         return mixture
     takes_rows = "tokenizer" not in mixture.model_fields_set  # of snapshots, whose tokenizer it then has
     tokens = chat_tokens(with_snapshot_sources(mixture)[0] if takes_rows else mixture)
-    resolved = {name: _resolved(mixture, name, source, tokens) for name, source in chats.items()}
-    return mixture.model_copy(update={"all_sources": {**mixture.all_sources, **resolved}})
+    where = {name: mixture.where("sources", name, "template") for name in chats}
+    resolved = {name: _resolved(where[name], source.template, tokens) for name, source in chats.items()}
+    return mixture.with_source_values("template", resolved)
 
 
-def _resolved(mixture: Mixture, name: str, source: Source, tokens: ChatTokens) -> Source:
-    where = mixture.where("sources", name, "template")
-    listed = mixture.stages if source.stages is None else source.stages
-    own = [] if any(use.name == STAGE for use in listed) else [StageUse(name=STAGE, alias=STAGE, where=where)]
-    options = next(use.options for use in chat_stages(source, listed, where) if use.name == STAGE)
-    found = _options(where, options.get("template", OF_TOKENIZER), tokens)
-    stages = [
-        use.model_copy(update={"options": {**found, **use.options, "template": found["template"]}})
-        if use.name == STAGE
-        else use
-        for use in (*own, *listed)
-    ]
-    return source.model_copy(update={"stages": tuple(stages)})
-
-
-def _options(where: str, template: Any, tokens: ChatTokens) -> dict[str, Any]:
-    """The options of a template that a mixture names."""
-    text = template
-    if template == OF_TOKENIZER:
-        text = tokens.template
-        if text is None:
+def _resolved(where: str, given: str | ChatTemplateSpec | None, tokens: ChatTokens) -> ChatTemplateSpec:
+    """The text of a template that a source names, with tokens of the tokenizer where it gives none."""
+    spec = given if isinstance(given, ChatTemplateSpec) else ChatTemplateSpec(text=given or OF_TOKENIZER)
+    text, lacking = spec.text, spec.lacking
+    if text == OF_TOKENIZER:
+        if tokens.template is None:
             raise UserError(f"{where}: missing, and the tokenizer has no chat template. Expected {_NAMES}: `template: chatml`.")
-    elif isinstance(template, str) and _is_file(template):
-        text = _content(where, template)
-    found: dict[str, Any] = {"template": text, "lacking": "text" if template == OF_TOKENIZER else "refuse"}
-    if tokens.special_tokens:
-        found["special_tokens"] = dict(tokens.special_tokens)
-    if tokens.control_tokens:
-        found["control_tokens"] = list(tokens.control_tokens)
-    return found
+        text, lacking = tokens.template, "text"
+    elif _is_file(text):
+        text = _content(where, text)
+    return ChatTemplateSpec(
+        text=text,
+        special_tokens={**tokens.special_tokens, **spec.special_tokens},
+        control_tokens=spec.control_tokens or tokens.control_tokens,
+        lacking=lacking,
+    )
 
 
 def _is_file(template: str) -> bool:

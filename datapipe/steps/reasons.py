@@ -178,9 +178,7 @@ def value_changes(before: Mapping[str, str], now: Mapping[str, str], prefixes: S
     """["pack.sequence_length 2048 → 1024"], of the keys that are equal to a prefix or below one."""
     starts = tuple(f"{prefix}." for prefix in prefixes)
     keys = [key for key in dict.fromkeys((*now, *before)) if f"{key}.".startswith(starts)]
-    return [
-        f"{key} {_shown(before, key)} → {_shown(now, key)}" for key in keys if before.get(key) != now.get(key)
-    ]
+    return [f"{key} {_shown(before, key)} → {_shown(now, key)}" for key in keys if before.get(key) != now.get(key)]
 
 
 def _shown(options: Mapping[str, str], key: str) -> str:

@@ -130,7 +130,9 @@ SECTIONS = {
             "format": Values(["auto", "jsonl", {"csv": {"delimiter": ";"}}], ["", 3, ["csv"], {"csv": 3}, {}]),
             "text": text("content.text"),
             "messages": Values(["turns", ["prompt", "completion"], []], ["", 3, [3], {"a": "b"}, None]),
-            "template": text("chatml", none=True, beside={"messages": "turns"}),
+            "template": Values(
+                ["chatml", {"text": "{{ messages }}"}, None], ["", 3, True, ["a"], {}, {"a": "b"}], beside={"messages": "turns"}
+            ),
             "learn": choice("all", "assistant", "last", none=True, beside={"messages": "turns"}),
             "tools": text("functions", none=True, beside={"messages": "turns"}),
             "id": text("key"),
@@ -200,6 +202,16 @@ SECTIONS = {
             "rate": share(),
         },
         {"sources": {"web": WEB | {"document_prefix": {"text": "{url}"}}}},
+    ),
+    "ChatTemplateSpec": Section(
+        ("sources", "web", "template"),
+        {
+            "text": text("{{ messages }}", needed=True),
+            "special_tokens": Values([{}, {"bos_token": "<s>"}], [3, ["a"], {"a": 3}, None]),
+            "control_tokens": Values([[], ["<s>"]], [3, "a", [3], None]),
+            "lacking": choice("refuse", "text"),
+        },
+        {"sources": {"web": WEB | {"messages": "turns", "template": {"text": "chatml"}}}},
     ),
     "SyntheticSpec": Section(
         ("sources", "web", "synthetic"),

@@ -8,10 +8,18 @@ The stage is the first one of the source, or stands where its stages name it. It
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    ValidatorFunctionWrapHandler,
+    WithJsonSchema,
+    WrapValidator,
+)
 
+from datapipe.config.fields import Record, Texts
 from datapipe.config.problems import Problem
 from datapipe.config.stage_use import StageUse, with_stage
 
@@ -45,12 +53,38 @@ MessageFields = Annotated[
 ]
 
 
+class ChatTemplateSpec(Record):
+    """The text of a chat template, with the tokens that it needs. A run writes it for every template into its mixture."""
+
+    text: str = Field(min_length=1, description="The template, in the language of Jinja, or the name of one.")
+    special_tokens: dict[str, str] = Field(default_factory=dict, description="Variables of the template: {bos_token: <s>}.")
+    control_tokens: Texts = Field(default=(), description="Tokens that it may write. Default: those of the form <|…|> in it.")
+    lacking: Literal["refuse", "text"] = Field(
+        default="refuse", description="Other tokens of the form <|…|> in it. refuse: an error. text: they are text."
+    )
+
+    def options(self) -> dict[str, Any]:
+        """The options of the stage."""
+        listed = self.model_dump(mode="json")
+        return {"template": listed.pop("text"), **{name: value for name, value in listed.items() if value}}
+
+
+def _of_keys(data: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    return ChatTemplateSpec.model_validate(data) if isinstance(data, dict) else validate(data)
+
+
+TemplateOrText = Annotated[Annotated[str, Field(min_length=1)] | ChatTemplateSpec, WrapValidator(_of_keys)]
+
+
 def chat_stages(source: Source, stages: tuple[StageUse, ...], where: str) -> tuple[StageUse, ...]:
     """The stages of a source, with that of its conversations if it has any. `where`: the source in the mixture's file."""
     if not source.messages:
         return stages
+    template = source.template
+    is_known = isinstance(template, ChatTemplateSpec)
     given = {name: value for name in _OPTIONS if (value := getattr(source, name)) is not None}
-    return with_stage(stages, STAGE, {"messages": list(source.messages), "tools": TOOLS, **given}, where)
+    own = {"messages": list(source.messages), "tools": TOOLS, **given, **(template.options() if is_known else {})}
+    return with_stage(stages, STAGE, own, where)
 
 
 def option_problems(source: Source) -> Iterator[Problem]:
@@ -77,7 +111,7 @@ def stage_problems(sources: Mapping[str, Source], stages: Mapping[str, tuple[Sta
                 if source.messages and use.alias == STAGE:
                     yield ("sources", name), f"another stage has the name {STAGE}. Give it another one with `as`"
                 continue
-            own = [option for option in ("messages", "tools") if option in use.options]
+            own = [option for option in ("messages", *_OPTIONS) if option in use.options]
             if not source.messages:
                 yield ("sources", name), f"{STAGE} needs conversations: write `messages: FIELD` in the source"
             elif own:

@@ -17,7 +17,7 @@ from datapipe.config.fields import Count, Globs, Paths, Record, Texts, Weight
 from datapipe.config.mixture_schedule import StrataSpec
 from datapipe.config.problems import Problem, ProblemsError, described
 from datapipe.config.sources.arrangement import DocumentPrefixSpec, FimSpec
-from datapipe.config.sources.chat import TOOLS, MessageFields, option_problems
+from datapipe.config.sources.chat import TOOLS, MessageFields, TemplateOrText, option_problems
 from datapipe.config.sources.provenance import Collected, CostSpec, Homepage, License, SyntheticSpec
 from datapipe.config.stage_use import FormatEntry, StageList, StageUse
 from datapipe.credentials import masked
@@ -98,9 +98,8 @@ class Source(Record):
         description="Input field with the conversation of a document, in place of `text`; or several that make it, [prompt, "
         "completion]. The stage extract.chat makes a text with control tokens of it.",
     )
-    template: str | None = Field(
+    template: TemplateOrText | None = Field(
         default=None,
-        min_length=1,
         description="With messages, the template: tokenizer, chatml, llama3, harmony, or the path of a .jinja file. Default: "
         "that of the tokenizer.",
     )

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from datapipe.config import load_mixture
+from datapipe.config.sources.chat import ChatTemplateSpec
 from datapipe.engine.prepare import prepare
 from datapipe.errors import UserError
 from datapipe.explore.document.parts import Part
@@ -241,9 +242,9 @@ def test_documents_of_a_run_without_a_tokenizer_have_their_segments(tmp_path: Pa
     assert row["text"].startswith("user\nturn 0 of ")
 
 
-def test_two_fields_make_a_conversation_and_a_field_of_tools_is_read(tmp_path: Path) -> None:
+def test_two_fields_make_a_conversation_and_a_field_of_tools_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     template = (
-        "{% for t in tools or [] %}{{ t.function.name }} {% endfor %}"
+        "{# ${OWN} #}{% for t in tools or [] %}{{ t.function.name }} {% endfor %}"
         "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     )
     (tmp_path / "own.jinja").write_text(template)
@@ -252,9 +253,11 @@ def test_two_fields_make_a_conversation_and_a_field_of_tools_is_read(tmp_path: P
         {"asked": {"prompt": "A", "completion": "B"}},
     ]
     corpora.write_jsonl(tmp_path / "a.jsonl", rows)
-    options = f"messages: [asked.prompt, asked.completion], tools: functions, template: {tmp_path}/own.jinja, learn: all"
+    monkeypatch.setenv("OWN", str(tmp_path))
+    options = "messages: [asked.prompt, asked.completion], tools: functions, template: '${OWN}/own.jinja', learn: all"
     path = runs.write_mixture(tmp_path, f"  chat: {{path: {tmp_path}/a.jsonl, {options}}}", "", "tokenizer: none")
     run(path)
+    assert load_mixture(tmp_path / "out" / "mixture.yaml").sources["chat"].template == ChatTemplateSpec(text=template)
     (written,) = (tmp_path / "out").glob("documents/chat/*")
     assert sorted(pq.read_table(written).column("text").to_pylist()) == [
         "add user: Hi\nassistant: Hello!\n",
@@ -287,7 +290,7 @@ def _refused(folder: Path, options: str, tokenizer: str, *, before: str = "") ->
         ("template: chatml, fim: {rate: 1}", "", "", "sources.chat.fim: cannot be combined with messages"),
         ("template: chatml", "", "filter.length, extract.chat", "filter.length reads the text"),
         ("template: chatml", "", "extract.html", "extract.html makes texts of pages"),
-        ("template: chatml", "", "extract.chat: {tools: a}", "extract.chat: tools: found in the list of stages"),
+        ("", "", "extract.chat: {tools: a}", "extract.chat: tools: found in the list of stages"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(

@@ -47,6 +47,7 @@ class TokenizerTraining(Record):
     eos: str = Field(default="<|endoftext|>", min_length=1, description="End-of-text token, which ends every document.")
     control_tokens: Annotated[Texts, AfterValidator(_each_once)] = Field(
         default=(),
+        exclude_if=lambda tokens: not tokens,  # mixtures of outputs of the version before lack it
         description="Further control tokens, which text never becomes: [<|im_start|>, <|im_end|>] of ChatML. They count in "
         "vocab_size.",
     )

@@ -131,7 +131,7 @@ SECTIONS = {
             "text": text("content.text"),
             "messages": Values(["turns", ["prompt", "completion"], []], ["", 3, [3], {"a": "b"}, None]),
             "template": Values(
-                ["chatml", {"text": "{{ messages }}"}, None], ["", 3, True, ["a"], {}, {"a": "b"}], beside={"messages": "turns"}
+                ["chatml", {"text": "{{ messages }}"}, None], ["", 3, True, ["a"], {}], beside={"messages": "turns"}
             ),
             "learn": choice("all", "assistant", "last", none=True, beside={"messages": "turns"}),
             "tools": text("functions", none=True, beside={"messages": "turns"}),

@@ -95,6 +95,7 @@ class Source(Record):
     )
     messages: MessageFields = Field(
         default=(),
+        exclude_if=lambda fields: not fields,  # mixtures of outputs of the version before lack it, and `longer`
         description="Input field with the conversation of a document, in place of `text`; or several that make it, [prompt, "
         "completion]. The stage extract.chat makes a text with control tokens of it.",
     )
@@ -149,6 +150,7 @@ class Source(Record):
     )
     longer: Literal["cut", "drop"] = Field(
         default="cut",
+        exclude_if=lambda value: value == "cut",
         description="Longer conversations. cut: behind the last whole answer that fits, which needs learn: assistant; one "
         "whose first answer does not fit is dropped. drop: all are.",
     )

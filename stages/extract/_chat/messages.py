@@ -59,8 +59,10 @@ def conversation_of(content: str, fields: Sequence[str], tools_field: str) -> tu
         record = _loaded(content)
     except ValueError as error:
         raise MalformedError(NOT_JSON, str(error)) from None
-    values = {name: value for name in fields if (value := _decoded(record.get(name))) is not None}
-    value = next(iter(values.values()), None) if len(fields) == 1 else values
+    values = {name: record[name] for name in fields if record.get(name) is not None}
+    value = _decoded(next(iter(values.values()), None)) if len(fields) == 1 else values
+    if len(fields) > 1 and fields[0] in values and values.keys().isdisjoint(_ANSWERED):
+        value = {"messages": values[fields[0]], **values}  # beside others, such as `system`
     inner = value.get("tools") if isinstance(value, Mapping) else None
     tools = record.get(tools_field)
     return messages_of(value), tools_of(inner if tools is None else tools)
@@ -98,14 +100,23 @@ def _listed(value: Any) -> list[Any] | None:
 def _of_pair(number: int, item: Mapping[str, Any]) -> list[Message]:
     """The messages of a question and its answer."""
     answer = next((item[name] for name in _ANSWERED if item.get(name) is not None), None)
-    asked = [_decoded(item[name]) for name in _ASKED if item.get(name) not in (None, "")]
+    asked = [_turns_or_text(item[name]) for name in _ASKED if item.get(name) not in (None, "")]
     if answer is None or not asked:
         names = ", ".join(map(str, item)) or "none"
         raise MalformedError(NO_LIST, f"messages[{number}]: found the members {names}, expected a role and a content")
     before = asked[0] if isinstance(asked[0], list) else [{"role": "user", "content": _joined(number, asked)}]
-    answer = _decoded(answer)
+    answer = _turns_or_text(answer)
     behind = answer if isinstance(answer, list) else [{"role": "assistant", "content": answer}]
     return [_message(number + place, message) for place, message in enumerate([*before, *behind])]
+
+
+def _turns_or_text(value: Any) -> Any:
+    """A list of messages, also one that is JSON text; any other value as it is: an answer may be a list in JSON."""
+    listed = _decoded(value)
+    is_turns = isinstance(listed, list) and all(
+        isinstance(each, Mapping) and ("role" in each or "from" in each) for each in listed
+    )
+    return listed if is_turns and listed else value
 
 
 def _joined(number: int, texts: Sequence[Any]) -> str:

@@ -14,7 +14,7 @@ from datapipe.errors import UserError
 from datapipe.stage import FilterResult, StageContext
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.segments import SEGMENTS, SEGMENTS_TYPE
-from stages.extract._chat.messages import MalformedError, messages_of, tools_of
+from stages.extract._chat.messages import MalformedError, conversation_of, messages_of, tools_of
 from stages.extract._chat.order import check_order
 from stages.extract.chat import Chat
 
@@ -47,6 +47,11 @@ FORMS: dict[str, tuple[Any, list[dict[str, Any]]]] = {
         [{"role": "user", "content": "Add.\n1, 2"}, {"role": "assistant", "content": "3"}],
     ),
     "alpaca without an input": ({"instruction": "Hi", "input": "", "output": "Hello!"}, ANSWERED),
+    "an answer in json": (
+        {"prompt": "[1]", "completion": '[{"a": 1}]'},
+        [{"role": "user", "content": "[1]"}, {"role": "assistant", "content": '[{"a": 1}]'}],
+    ),
+    "messages as text in a pair": ({"prompt": json.dumps(ASKED), "completion": json.dumps(ANSWERED[1:])}, ANSWERED),
     "within an object": ({"conversations": ANSWERED, "system": "Be brief."}, WITH_SYSTEM),
     "system and pair": ({"system": "Be brief.", "question": "Hi", "response": "Hello!"}, WITH_SYSTEM),
     "parts of text": (
@@ -243,6 +248,14 @@ def test_what_assistants_write_is_learned() -> None:
             if segment["learned"] and segment["token"] is None and text[start:stop].strip()
         ]
         assert learned == expected
+
+
+def test_fields_beside_the_conversation_are_part_of_it() -> None:
+    record = {"log": ANSWERED, "system": "Be brief.", "tools": None}
+    assert conversation_of(json.dumps(record), ("log", "system"), "tools") == (WITH_SYSTEM, None)
+    record = {"prompt": "Hi", "completion": "Hello!", "functions": [{"name": "add"}]}
+    messages, tools = conversation_of(json.dumps(record), ("prompt", "completion"), "functions")
+    assert messages == ANSWERED and tools == [{"type": "function", "function": {"name": "add"}}]
 
 
 def test_tools_are_given_as_functions() -> None:

@@ -4,10 +4,9 @@
     rendering  <|im_start|>user⏎I typed <|im_end|><|im_end|>
     marks      ^^^^^^^^^^^^                       ^^^^^^^^^^     the last one is a control token, the one before is text
 
-A mark is a character in the place of another one: a lone surrogate, which no text has. The constants of a template that are
+A mark is a character for private use in the place of another one, from a range that the conversation has none of. The constants of a template that are
 written, and the special tokens that are its variables, get marks instead of all but white space. Constants that are read stay
-as they are, such as those of comparisons, keys, and arguments of `split`. What is compared, and may have been written by the template
-before, loses its marks. So conversations stay as they are while the template reads them. Where a template does read
+as they are, such as those of comparisons, keys, and arguments of `split`. What is compared loses marks that it has from before. So conversations stay as they are while the template reads them. Where a template does read
 marks all the same, the rendering differs from the one without marks (`templates.py`).
 """
 
@@ -17,21 +16,21 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 from jinja2 import nodes
 from jinja2.visitor import NodeTransformer
 
 from datapipe.errors import UserError
 from stages.extract._chat.sandbox import ChatEnvironment, filtered
 
-BEGIN, END = "\udffe", "\udfff"
-"""Stand around what an assistant writes, where a template names it by `{% generation %}`."""
+RANGES = (0xE000, 0xE800, 0xF000)
+"""The first characters of ranges of marks."""
 
-_FIRST, _LAST = 0xD800, 0xDFF0
-_MARKS = f"[{chr(_FIRST)}-{chr(_LAST)}]"
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_SIZE = 0x800
+_BEYOND = "\U00010000"
 _WITHOUT_MARKS = "without_marks"  # a filter
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython", "observation")
-_MAX_RUNS = 4096
+_ANSWERING_ROLES = ("assistant", "Assistant", "ASSISTANT")
 
 _CASES = ("upper", "lower", "capitalize", "title", "swapcase")
 _STRIPS, _SPLITS = ("strip", "lstrip", "rstrip"), ("split", "rsplit")
@@ -50,14 +49,18 @@ _READ_BY_FILTERS = {"default": 0, "d": 0, "join": 0, "format": 0, "replace": 1}
 class Marks:
     """A mark for each character that a template may write."""
 
-    def __init__(self, written: Iterable[str]) -> None:
+    def __init__(self, written: Iterable[str], first: int) -> None:
         spelled = "".join(written)
-        characters = sorted({character for character in spelled + spelled.upper() + spelled.lower() if not character.isspace()})
-        if len(characters) > _LAST - _FIRST + 1:
-            raise UserError(f"template: found {len(characters)} different characters, at most {_LAST - _FIRST + 1} are possible")
-        self._marks = {ord(character): _FIRST + number for number, character in enumerate(characters)}
+        characters = sorted({each for each in spelled + spelled.upper() + spelled.lower() if each < _BEYOND and not each.isspace()})
+        if len(characters) > _SIZE - 2:
+            raise UserError(f"template: found {len(characters)} different characters, at most {_SIZE - 2} are possible")
+        self._first = first
+        self._marks = {ord(character): first + number for number, character in enumerate(characters)}
         self._characters = {mark: character for character, mark in self._marks.items()}
-        self._answering_role = re.compile(f"({_MARKS})(assistant)", re.IGNORECASE)
+        self.borders = (chr(first + _SIZE - 2), chr(first + _SIZE - 1))  # around what an assistant writes, by `{% generation %}`
+        self._range = re.compile(f"[{chr(first)}-{self.borders[1]}]")
+        self._table = np.arange(2**16, dtype=np.uint16)  # of UTF-16; characters beyond it have no marks
+        self._table[list(self._characters)] = list(self._marks)
 
     def marked(self, text: str) -> str:
         return text.translate(self._marks)
@@ -65,9 +68,21 @@ class Marks:
     def unmarked(self, text: str) -> str:
         return text.translate(self._characters)
 
+    def are_in(self, codes: np.ndarray) -> bool:
+        """Whether the `codes_of` a text have characters of the range."""
+        return bool((codes - np.uint16(self._first) < _SIZE).any())
+
+    def is_marked(self, marked: str, expected: np.ndarray) -> bool:
+        """Whether a rendering with marks is the text of these codes."""
+        found = codes_of(marked)
+        return len(found) == len(expected) and bool((self._table[found] == expected).all())
+
     def with_marked_role(self, marked: str) -> str:
         """A rendering in which the role of an answer has marks where it follows a mark: "<|im_start|>" + message.role."""
-        return self._answering_role.sub(lambda found: found[1] + self.marked(found[2]), marked)
+        for role in _ANSWERING_ROLES:
+            if role in marked:
+                marked = re.sub(f"{role}(?<={self._range.pattern}{role})", self.marked(role), marked)
+        return marked
 
     def can_write(self, text: str) -> bool:
         return all(character.isspace() or ord(character) in self._marks for character in text)
@@ -75,7 +90,7 @@ class Marks:
     def without_marks(self, value: Any) -> Any:
         """A value that a template compares."""
         if type(value) is str:
-            return value if value.isascii() or not has_lone_surrogate(value) else self.unmarked(value)
+            return value if value.isascii() or self._range.search(value) is None else self.unmarked(value)
         if type(value) in (list, tuple):
             return [self.without_marks(each) if type(each) is str else each for each in value]
         return value
@@ -115,7 +130,7 @@ class MarkingEnvironment(ChatEnvironment):
     """Runs templates with marks."""
 
     def __init__(self, marks: Marks) -> None:
-        super().__init__((BEGIN, END))
+        super().__init__(marks.borders)
         self._of_marks = marks
         self.filters.update({name: partial(self._in_case, self.filters[name]) for name in _CASES if name in self.filters})
         self.filters.update({_WITHOUT_MARKS: marks.without_marks, "replace": self._replaced})
@@ -130,8 +145,9 @@ class MarkingEnvironment(ChatEnvironment):
         return self._of_marks.call_method(str(value), "replace", args)
 
 
-def has_lone_surrogate(text: str) -> bool:
-    return _LONE_SURROGATE.search(text) is not None
+def codes_of(text: str) -> np.ndarray:
+    """Its UTF-16. Raises UnicodeEncodeError for a lone surrogate."""
+    return np.frombuffer(text.encode("utf-16-le"), np.uint16)
 
 
 def constants(tree: nodes.Template) -> list[str]:
@@ -208,46 +224,18 @@ class _Marking(NodeTransformer):
         return visited if isinstance(visited, nodes.Const) else filtered(visited, _WITHOUT_MARKS)
 
 
-class WrittenTokens:
-    """Finds the control tokens that a template has written, in a rendering with marks."""
+def token_pattern(names: Collection[str], marks: Marks) -> re.Pattern[str]:
+    """Finds the control tokens that a template wrote, in a rendering with marks: the longest first, as tokenizers do."""
+    return re.compile(_any_of({form for name in names for form in _forms(name, marks)}) or "(?!)")
 
-    def __init__(self, names: Collection[str], marks: Marks) -> None:
-        forms = {form for name in names for form in _forms(name, marks)}
-        self.pattern = re.compile("|".join(re.escape(form) for form in sorted(forms, key=lambda form: (-len(form), form))) or "(?!)")
-        gap = rf"\s|(?i:{'|'.join(_ROLES)})"
-        self._run = re.compile(f"({_MARKS}+(?:(?:{gap}){_MARKS}+)*)")
-        self._marks = marks
-        self._known: dict[str, list[tuple[str, bool]]] = {}
 
-    def pieces(self, marked: str) -> list[tuple[str, bool]]:
-        """The text of a rendering in pieces: texts, and control tokens (True). No two texts follow each other."""
-        pieces, texts = [], []
-        for number, part in enumerate(self._run.split(marked)):
-            for piece, is_token in self._pieces_of_run(part) if number % 2 else ((part, False),):
-                if not is_token:
-                    texts.append(piece)
-                    continue
-                if text := "".join(texts):
-                    pieces.append((text, False))
-                pieces.append((piece, True))
-                texts.clear()
-        if text := "".join(texts):
-            pieces.append((text, False))
-        return pieces
-
-    def _pieces_of_run(self, run: str) -> list[tuple[str, bool]]:
-        """A run of marked characters; a template writes few different ones."""
-        known = self._known.get(run)
-        if known is None:
-            known, start = [], 0
-            for token in self.pattern.finditer(run):
-                known += [(self._marks.unmarked(run[start : token.start()]), False), (self._marks.unmarked(token[0]), True)]
-                start = token.end()
-            known.append((self._marks.unmarked(run[start:]), False))
-            if len(self._known) >= _MAX_RUNS:
-                self._known.clear()
-            self._known[run] = known
-        return known
+def _any_of(words: Collection[str]) -> str:
+    """A pattern of the longest of words, by the characters that they share: some tokenizers have hundreds of control tokens."""
+    rests: dict[str, set[str]] = {}
+    for word in sorted(filter(None, words)):
+        rests.setdefault(word[0], set()).add(word[1:])
+    each = [f"{re.escape(first)}(?:{_any_of(rest)}){'?' if '' in rest else ''}" for first, rest in rests.items()]
+    return "|".join(each)
 
 
 def _forms(name: str, marks: Marks) -> Iterable[str]:

@@ -45,6 +45,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
         self.borders = borders
         self.steps = 0
+        self._safe: dict[tuple[type, str], bool] = {}
         self.filters.update({"tojson": _tojson, _COUNTED: self._counted})
         self.globals.update({"raise_exception": _refuse, "strftime_now": TODAY.strftime, "dict": _new_dict})
 
@@ -55,6 +56,13 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         if type(obj) is str and attribute in _OF_TEXTS:
             return getattr(obj, attribute)
         return super().getattr(obj, attribute)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """As the library, which decides by the type of the object."""
+        key = (type(obj), attr)
+        if key not in self._safe:
+            self._safe[key] = super().is_safe_attribute(obj, attr, value)
+        return self._safe[key]
 
     def call(self, context: Context, called: Any, /, *args: Any, **kwargs: Any) -> Any:
         self._count(_STEPS_OF_CALL)

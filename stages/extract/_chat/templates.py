@@ -12,7 +12,8 @@ that reads its marks would write something else with them; such a conversation i
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -20,7 +21,7 @@ from typing import Any, Literal, Self
 from jinja2.exceptions import TemplateSyntaxError
 
 from datapipe.errors import UserError
-from stages.extract._chat.marks import BEGIN, END, MarkingEnvironment, Marks, WrittenTokens, constants, has_lone_surrogate, mark_tree
+from stages.extract._chat.marks import RANGES, MarkingEnvironment, Marks, codes_of, constants, mark_tree, token_pattern
 from stages.extract._chat.sandbox import ChatEnvironment, Renderer, TemplateError
 from stages.extract._chat.turns import Turns, find_turns
 
@@ -33,7 +34,6 @@ BUILT_IN = {name: Path(__file__).parent / f"{name}.jinja" for name in ("chatml",
 
 _SPELLED_TOKEN = re.compile(r"<\|[^<>|\s]+\|>|<｜[^<>｜\s]+｜>")
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\b")
-_BORDER = re.compile(f"([{BEGIN}{END}])")
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 Span = tuple[int, int]
@@ -68,28 +68,20 @@ class ChatTemplate:
                 f"template, line {error.lineno}: {error.message}. Expected a chat template in the language of Jinja"
             ) from error
         written = constants(tree)
-        marks = Marks([*written, *special_tokens.values()])
         spelled = {token for text in written for token in _SPELLED_TOKEN.findall(text)}
         self.missing_tokens = sorted(spelled - set(control_tokens)) if control_tokens else []
         """Control tokens by their form that the template writes and the tokenizer does not have: they become text."""
-        self._tokens = WrittenTokens(control_tokens or spelled | set(special_tokens.values()), marks)
         self._render = Renderer(plain, tree, special_tokens)
-        marked_tokens = {name: marks.marked(token) for name, token in special_tokens.items()}
-        marking = MarkingEnvironment(marks)
-        self._render_marked = Renderer(marking, mark_tree(marking.parse(template), marks), marked_tokens)
-        self._marks = marks
-        self._names_answers = _GENERATION.search(template) is not None
-        self._turns = None if self._names_answers else find_turns(self._render_for_turns, self._tokens.pattern)
+        names = control_tokens or spelled | set(special_tokens.values())
+        self._marking = lru_cache(lambda first: _Marking(template, special_tokens, names, written, first))
+        self._marking(RANGES[0])
 
     def __reduce__(self) -> Any:
         return type(self).load, self._given
 
-    def _render_for_turns(self, messages: list[Any], tools: list[Any] | None = None, add_generation_prompt: bool = False) -> str:
-        return self._marks.with_marked_role(self._render_marked(messages, tools, add_generation_prompt))
-
     def check_learn(self, learn: Learn) -> None:
         """Raises UserError where it cannot be found what the assistant wrote."""
-        if learn != "all" and not self._names_answers and self._turns is None:
+        if learn != "all" and not self._marking(RANGES[0]).finds_answers:
             raise UserError(
                 f"learn: {learn}: found neither {{% generation %}} in the template nor a generation prompt that stands before "
                 "each answer, so which text is the assistant's is not known. Put {% generation %} and {% endgeneration %} around what "
@@ -102,17 +94,47 @@ class ChatTemplate:
         self.check_learn(learn)
         given = [_without_nulls(message) for message in messages]
         text = self._render(given, tools)
-        if not text.isascii() and has_lone_surrogate(text):
-            raise TemplateError("found a lone surrogate in its text, expected Unicode")
-        marked, spans = _spans_between_borders(self._render_marked(given, tools))
-        pieces = self._tokens.pieces(marked)
-        if "".join(piece for piece, _ in pieces) != text:
-            raise TemplateError(
-                "the template reads what it wrote before, and writes something else with marks of what it wrote. Use another template"
-            )
-        return _segments(pieces, [(0, len(text))] if learn == "all" else self._learned(given, tools, marked, spans, learn))
+        try:
+            codes = codes_of(text)
+        except UnicodeEncodeError as error:
+            raise TemplateError("found a lone surrogate in its text, expected Unicode") from error
+        first = next((first for first in RANGES if not self._marking(first).marks.are_in(codes)), None)
+        if first is None:
+            raise TemplateError("found characters for private use from all over U+E000 to U+F7FF in one conversation")
+        marking = self._marking(first)
+        marked, spans = marking.rendered(given, tools)
+        if not marking.marks.is_marked(marked, codes):
+            raise TemplateError("the template reads what it wrote before, and writes something else where that has marks")
+        learned = [(0, len(text))] if learn == "all" else marking.learned(given, tools, marked, spans, learn)
+        return _segments(text, marking.tokens(marked), learned)
 
-    def _learned(self, messages: list[Any], tools: list[Any] | None, marked: str, spans: list[Span], learn: Learn) -> list[Span]:
+
+class _Marking:
+    """A template with marks of one range."""
+
+    def __init__(
+        self, template: str, special_tokens: Mapping[str, str], names: Collection[str], written: Iterable[str], first: int
+    ) -> None:
+        marks = self.marks = Marks([*written, *special_tokens.values()], first)
+        self._token = token_pattern(names, marks)
+        environment = MarkingEnvironment(marks)
+        marked_tokens = {name: marks.marked(token) for name, token in special_tokens.items()}
+        self._render = Renderer(environment, mark_tree(environment.parse(template), marks), marked_tokens)
+        has_tags = _GENERATION.search(template) is not None
+        self._turns = None if has_tags else find_turns(self._render_for_turns, self._token)
+        self.finds_answers = has_tags or self._turns is not None
+
+    def tokens(self, marked: str) -> list[Span]:
+        return [found.span() for found in self._token.finditer(marked)]
+
+    def rendered(self, messages: list[Any], tools: list[Any] | None) -> tuple[str, list[Span]]:
+        """A conversation with marks, and what is between `{% generation %}` and its end."""
+        return self._without_borders(self._render(messages, tools))
+
+    def _render_for_turns(self, messages: list[Any], tools: list[Any] | None = None, add_generation_prompt: bool = False) -> str:
+        return self.marks.with_marked_role(self._render(messages, tools, add_generation_prompt))
+
+    def learned(self, messages: list[Any], tools: list[Any] | None, marked: str, spans: list[Span], learn: Learn) -> list[Span]:
         """What the assistant wrote, or its last message."""
         answers = [number for number, message in enumerate(messages) if message.get("role") == "assistant"]
         if self._turns is not None:
@@ -125,16 +147,29 @@ class ChatTemplate:
             before = self._render_for_turns(messages[: answers[-1]], tools)
         except TemplateError:  # as of a conversation without messages
             return spans[-1:]
-        before_spans = _spans_between_borders(before)[1] if self._turns is None else self._turns.spans(before)
+        before_spans = self._without_borders(before)[1] if self._turns is None else self._turns.spans(before)
         return spans[min(len(before_spans), len(spans) - 1) :]
 
     def _found_spans(self, turns: Turns, messages: list[Any], marked: str, num_answers: int) -> list[Span]:
         if not turns.knows_tools and any(message.get("role") in ("tool", "function") for message in messages):
             raise TemplateError("the results of tools cannot be told from answers in this template, which has no {% generation %}")
-        spans = turns.spans(self._marks.with_marked_role(marked))
+        spans = turns.spans(self.marks.with_marked_role(marked))
         if len(spans) < num_answers:
             raise TemplateError(f"found the beginnings of {len(spans)} of {num_answers} answers in the rendering")
         return spans
+
+    def _without_borders(self, rendered: str) -> tuple[str, list[Span]]:
+        begin, end = self.marks.borders
+        if begin not in rendered:
+            return rendered, []
+        before, *parts = rendered.split(begin)
+        texts, spans, place = [before], [], len(before)
+        for part in parts:
+            answer, _, behind = part.partition(end)
+            spans.append((place, place + len(answer)))
+            place += len(answer) + len(behind)
+            texts += [answer, behind]
+        return "".join(texts), spans
 
 
 def _without_nulls(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,37 +179,18 @@ def _without_nulls(message: Mapping[str, Any]) -> dict[str, Any]:
     return given if reasoning is None else {"thinking": reasoning, **given, "reasoning_content": reasoning}
 
 
-def _spans_between_borders(rendered: str) -> tuple[str, list[Span]]:
-    """A rendering without its borders, and where what was between them is."""
-    if BEGIN not in rendered:
-        return rendered, []
-    texts, spans, starts, place = [], [], [], 0
-    for part in _BORDER.split(rendered):
-        if part == BEGIN:
-            starts.append(place)
-        elif part == END and starts:
-            start = starts.pop()
-            if not starts:  # within no other
-                spans.append((start, place))
-        else:
-            texts.append(part)
-            place += len(part)
-    return "".join(texts), spans
-
-
-def _segments(pieces: list[tuple[str, bool]], learned: list[Span]) -> list[dict[str, Any]]:
-    """`learned`: ascending, apart. A control token that is learned in part is learned."""
-    borders = [place for span in learned for place in span]  # between an even number of them and the next one nothing is learned
-    segments, start = [], 0
-    for piece, is_token in pieces:
-        stop = start + len(piece)
-        first, last = bisect_right(borders, start), bisect_left(borders, stop)
-        if is_token:
-            segments.append({"token": piece, "learn": first % 2 == 1 or first < last})
-        else:
-            cuts = [start, *borders[first:last], stop]
-            for number, (begin, end) in enumerate(pairwise(cuts), first):
-                if begin < end:
-                    segments.append({"text": piece[begin - start : end - start], "learn": number % 2 == 1})
-        start = stop
+def _segments(text: str, tokens: list[Span], learned: list[Span]) -> list[dict[str, Any]]:
+    """`tokens`, `learned`: ascending, apart. A control token that is learned in part is learned."""
+    borders = [place for span in learned for place in span]  # behind an odd number of them text is learned
+    segments, place = [], 0
+    for start, stop in [*tokens, (len(text), len(text))]:
+        first, last = bisect_right(borders, place), bisect_left(borders, start)
+        cuts = [place, *borders[first:last], start]
+        for number, (begin, end) in enumerate(pairwise(cuts), first):
+            if begin < end:
+                segments.append({"text": text[begin:end], "learn": number % 2 == 1})
+        if start < stop:
+            first = bisect_right(borders, start)
+            segments.append({"token": text[start:stop], "learn": first % 2 == 1 or first < bisect_left(borders, stop)})
+        place = stop
     return segments

@@ -22,6 +22,7 @@ from datapipe.kernels.text.replace import copy_spans
 from datapipe.stage.segments import Segments
 
 _NO_ID = -1
+_LINE_END = ord("\n")
 
 if TYPE_CHECKING:
     from datapipe.tokens.encoder import Encoder
@@ -77,7 +78,9 @@ def _parts(segments: Segments, offsets: np.ndarray, data: np.ndarray, is_token: 
     is_last = np.diff(segments.documents, append=len(offsets)) != 0
     stops[is_last] = offsets[1:][segments.documents[is_last]]
     places, behind, documents = segments.starts[is_token], stops[is_token], segments.documents[is_token]
-    for number in np.flatnonzero(behind > places).tolist():
+    is_line_end = behind == places + 1
+    is_line_end[is_line_end] = data[places[is_line_end]] == _LINE_END
+    for number in np.flatnonzero((behind > places) & ~is_line_end).tolist():
         if data[places[number] : behind[number]].tobytes().strip():
             behind[number] = places[number]
     num_docs = len(offsets) - 1

@@ -25,9 +25,26 @@ TOKENS = {
 }
 
 _WORDS = (
-    "hello", "how", "are you", "fine,\n\n", "thanks!", "é漢字", "🙂🏽", "מה", "  two  ", "\t", "\n", "1.5", "e\u0301", "user", "assistant",
-    "{{ 7 * 7 }}", "{% for x in y %}", "{# note #}", "{%- endgeneration -%}", "'\"\\", "</b>", "<p>", "[x]", "\r\n", "\u200b", "\u2028", "\x00",
-)  # fmt: skip
+    *(
+        "hello",
+        "how",
+        "are you",
+        "fine,\n\n",
+        "thanks!",
+        "é漢字",
+        "🙂🏽",
+        "מה",
+        "  two  ",
+        "\t",
+        "\n",
+        "1.5",
+        "e\u0301",
+        "user",
+        "assistant",
+    ),
+    *("{{ 7 * 7 }}", "{% for x in y %}", "{# note #}", "{%- endgeneration -%}", "'\"\\", "</b>", "<p>", "[x]"),
+    *("\r\n", "\u200b", "\u2028", "\x00"),
+)
 
 TOOLS = [
     {
@@ -47,7 +64,10 @@ TOOLS = [
             },
         },
     },
-    {"type": "function", "function": {"name": "get_time", "description": "", "parameters": {"type": "object", "properties": {}}}},
+    {
+        "type": "function",
+        "function": {"name": "get_time", "description": "", "parameters": {"type": "object", "properties": {}}},
+    },
 ]
 
 

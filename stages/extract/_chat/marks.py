@@ -51,13 +51,18 @@ class Marks:
 
     def __init__(self, written: Iterable[str], first: int) -> None:
         spelled = "".join(written)
-        characters = sorted({each for each in spelled + spelled.upper() + spelled.lower() if each < _BEYOND and not each.isspace()})
+        characters = sorted(
+            {each for each in spelled + spelled.upper() + spelled.lower() if each < _BEYOND and not each.isspace()}
+        )
         if len(characters) > _SIZE - 2:
             raise UserError(f"template: found {len(characters)} different characters, at most {_SIZE - 2} are possible")
         self._first = first
         self._marks = {ord(character): first + number for number, character in enumerate(characters)}
         self._characters = {mark: character for character, mark in self._marks.items()}
-        self.borders = (chr(first + _SIZE - 2), chr(first + _SIZE - 1))  # around what an assistant writes, by `{% generation %}`
+        self.borders = (
+            chr(first + _SIZE - 2),
+            chr(first + _SIZE - 1),
+        )  # around what an assistant writes, by `{% generation %}`
         self._range = re.compile(f"[{chr(first)}-{self.borders[1]}]")
         self._table = np.arange(2**16, dtype=np.uint16)  # of UTF-16; characters beyond it have no marks
         self._table[list(self._characters)] = list(self._marks)
@@ -212,7 +217,9 @@ class _Marking(NodeTransformer):
         return node
 
     def _mark_arguments(self, node: nodes.Call | nodes.Filter, num_read: int, is_read: bool) -> None:
-        node.args = [self._read(each) if number < num_read else self.visit(each, is_read) for number, each in enumerate(node.args)]
+        node.args = [
+            self._read(each) if number < num_read else self.visit(each, is_read) for number, each in enumerate(node.args)
+        ]
         for keyword in node.kwargs:
             keyword.value = self.visit(keyword.value, is_read or num_read > 0 or keyword.key == "attribute")
         for name in ("dyn_args", "dyn_kwargs"):

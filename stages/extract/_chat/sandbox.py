@@ -8,7 +8,7 @@ it writes (`MAX_CHARS`). Not bounded is the memory of strings within an expressi
 import json
 from collections.abc import Iterable, Mapping, Sized
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from jinja2 import nodes
 from jinja2.exceptions import TemplateError as JinjaError
@@ -135,7 +135,7 @@ class _Counting(NodeTransformer):
     """Counts the rounds of each loop."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 the name of the library
-        node.iter = filtered(node.iter, _COUNTED)
+        node.iter = filtered(cast(nodes.Expr, node.iter), _COUNTED)
         return self.generic_visit(node)
 
 

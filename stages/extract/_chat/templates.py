@@ -11,10 +11,8 @@ that reads its marks would write something else with them; such a conversation i
 """
 
 import re
-from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -98,10 +96,10 @@ class ChatTemplate:
             codes = codes_of(text)
         except UnicodeEncodeError as error:
             raise TemplateError("found a lone surrogate in its text, expected Unicode") from error
-        first = next((first for first in RANGES if not self._marking(first).marks.are_in(codes)), None)
-        if first is None:
+        ranges = RANGES[:1] if text.isascii() else [first for first in RANGES if not self._marking(first).marks.are_in(codes)]
+        if not ranges:
             raise TemplateError("found characters for private use from all over U+E000 to U+F7FF in one conversation")
-        marking = self._marking(first)
+        marking = self._marking(ranges[0])
         marked, spans = marking.rendered(given, tools)
         if not marking.marks.is_marked(marked, codes):
             raise TemplateError("the template reads what it wrote before, and writes something else where that has marks")
@@ -131,7 +129,9 @@ class _Marking:
         """A conversation with marks, and what is between `{% generation %}` and its end."""
         return self._without_borders(self._render(messages, tools))
 
-    def _render_for_turns(self, messages: list[Any], tools: list[Any] | None = None, add_generation_prompt: bool = False) -> str:
+    def _render_for_turns(
+        self, messages: list[Any], tools: list[Any] | None = None, add_generation_prompt: bool = False
+    ) -> str:
         return self.marks.with_marked_role(self._render(messages, tools, add_generation_prompt))
 
     def learned(self, messages: list[Any], tools: list[Any] | None, marked: str, spans: list[Span], learn: Learn) -> list[Span]:
@@ -152,7 +152,9 @@ class _Marking:
 
     def _found_spans(self, turns: Turns, messages: list[Any], marked: str, num_answers: int) -> list[Span]:
         if not turns.knows_tools and any(message.get("role") in ("tool", "function") for message in messages):
-            raise TemplateError("the results of tools cannot be told from answers in this template, which has no {% generation %}")
+            raise TemplateError(
+                "the results of tools cannot be told from answers in this template, which has no {% generation %}"
+            )
         spans = turns.spans(self.marks.with_marked_role(marked))
         if len(spans) < num_answers:
             raise TemplateError(f"found the beginnings of {len(spans)} of {num_answers} answers in the rendering")
@@ -172,25 +174,30 @@ class _Marking:
         return "".join(texts), spans
 
 
-def _without_nulls(message: Mapping[str, Any]) -> dict[str, Any]:
+def _without_nulls(message: dict[str, Any]) -> dict[str, Any]:
     """A message as transformers gives it to templates: without keys of null, and reasoning under all its names."""
-    given = {key: value for key, value in message.items() if value is not None}
-    reasoning = next((given[key] for key in _REASONING if key in given), None)
-    return given if reasoning is None else {"thinking": reasoning, **given, "reasoning_content": reasoning}
+    given = {key: value for key, value in message.items() if value is not None} if None in message.values() else message
+    if not given.keys() & _REASONING:
+        return given
+    reasoning = next(given[key] for key in _REASONING if key in given)
+    return {"thinking": reasoning, **given, "reasoning_content": reasoning}
 
 
 def _segments(text: str, tokens: list[Span], learned: list[Span]) -> list[dict[str, Any]]:
     """`tokens`, `learned`: ascending, apart. A control token that is learned in part is learned."""
     borders = [place for span in learned for place in span]  # behind an odd number of them text is learned
-    segments, place = [], 0
+    segments, place, passed, count = [], 0, 0, len(borders)
     for start, stop in [*tokens, (len(text), len(text))]:
-        first, last = bisect_right(borders, place), bisect_left(borders, start)
-        cuts = [place, *borders[first:last], start]
-        for number, (begin, end) in enumerate(pairwise(cuts), first):
-            if begin < end:
-                segments.append({"text": text[begin:end], "learn": number % 2 == 1})
+        while place < start:
+            while passed < count and borders[passed] <= place:
+                passed += 1
+            cut = min(start, borders[passed]) if passed < count else start
+            segments.append({"text": text[place:cut], "learn": passed % 2 == 1})
+            place = cut
         if start < stop:
-            first = bisect_right(borders, start)
-            segments.append({"token": text[start:stop], "learn": first % 2 == 1 or first < bisect_left(borders, stop)})
-        place = stop
+            while passed < count and borders[passed] <= start:
+                passed += 1
+            is_learned = passed % 2 == 1 or (passed < count and borders[passed] < stop)
+            segments.append({"token": text[start:stop], "learn": is_learned})
+            place = stop
     return segments

@@ -17,7 +17,13 @@ from typing import Any
 
 from stages.extract._chat.sandbox import TemplateError
 
-_ASKED, _ANSWERED, _ASKED_AGAIN, _ANSWERED_AGAIN, _RESULT = "Two and two?", "It is four.", "And three?", "Then seven.", "result 19"
+_ASKED, _ANSWERED, _ASKED_AGAIN, _ANSWERED_AGAIN, _RESULT = (
+    "Two and two?",
+    "It is four.",
+    "And three?",
+    "Then seven.",
+    "result 19",
+)
 _CONVERSATION = [
     {"role": "user", "content": _ASKED},
     {"role": "assistant", "content": _ANSWERED},

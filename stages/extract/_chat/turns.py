@@ -11,7 +11,7 @@ with them: answers are within, and nothing else is. Only what has marks counts, 
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os.path import commonprefix
 from typing import Any
 
@@ -42,7 +42,8 @@ class Turns:
 
     header: str
     rest_of_prompt: str
-    stop: re.Pattern[str]
+    ends: tuple[str, ...]  # control tokens that end an answer
+    begins: tuple[str, ...]  # and those that begin another turn
     knows_tools: bool = False  # whether the results of tools are outside
 
     def spans(self, marked: str) -> list[tuple[int, int]]:
@@ -50,8 +51,8 @@ class Turns:
         while place >= 0:
             start = place + len(self.header)
             start += len(commonprefix([self.rest_of_prompt, marked[start : start + len(self.rest_of_prompt)]]))
-            found = self.stop.search(marked, start)
-            stop = found.end() if found else len(marked)
+            stop = min((found for token in self.begins if (found := marked.find(token, start)) >= 0), default=len(marked))
+            stop = min((found + len(token) for token in self.ends if (found := marked.find(token, start, stop)) >= 0), default=stop)
             spans.append((start, stop))
             place = marked.find(self.header, stop)
         return spans
@@ -75,11 +76,10 @@ def find_turns(render: Render, token: re.Pattern[str]) -> Turns | None:
     ends, begins = [token.search(between[4])], [token.search(header), token.search(between[2])]
     if ends[0] is not None:
         ends.append(begins.pop())
-    stop = re.compile(f"{_any_of(ends)}|(?={_any_of(begins)})")
-    turns = Turns(header, prompt.removeprefix(header), stop)
+    turns = Turns(header, prompt.removeprefix(header), _texts(ends), _texts(begins))
     if _learned(turns, conversation, _CONVERSATION) != [_ANSWERED, _ANSWERED_AGAIN]:
         return None
-    return Turns(header, turns.rest_of_prompt, stop, _knows_tools(turns, render))
+    return replace(turns, knows_tools=_knows_tools(turns, render))
 
 
 def _between(text: str, contents: list[str]) -> list[str] | None:
@@ -98,8 +98,8 @@ def _longest_start(prompt: str, text: str) -> str:
     return next((prompt[:stop] for stop in range(len(prompt), 0, -1) if prompt[:stop] in text), "")
 
 
-def _any_of(tokens: list[re.Match[str] | None]) -> str:
-    return "|".join(sorted({re.escape(token[0]) for token in tokens if token is not None})) or "(?!)"
+def _texts(tokens: list[re.Match[str] | None]) -> tuple[str, ...]:
+    return tuple(sorted({token[0] for token in tokens if token is not None}))
 
 
 def _learned(turns: Turns, marked: str, conversation: list[dict[str, Any]]) -> list[str]:

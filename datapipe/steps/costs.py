@@ -18,7 +18,7 @@ _OTHER_ROWS = 0.5
 
 _MB_PER_S: Mapping[str, float] = {
     "extract.html": 33.0,
-    "extract.chat": 2.3,
+    "extract.chat": 4.5,
     "normalize.*": 60.0,
     "filter.url": 500.0,
     "filter.gopher_*": 50.0,

@@ -23,20 +23,18 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import pyarrow as pa
 from pydantic import Field
 
 from datapipe.errors import UserError, suggest
 from datapipe.stage import Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
-from datapipe.stage.segments import SEGMENTS, SEGMENTS_TYPE, text_and_segments
+from datapipe.stage.segments import SEGMENTS, columns_of
 from stages.extract._chat.messages import MalformedError, conversation_of
 from stages.extract._chat.order import check_order
 from stages.extract._chat.templates import BUILT_IN, ChatTemplate, TemplateError, built_in
 
 OF_TOKENIZER = "tokenizer"
 REFUSED = "the template refuses it"
-SURROGATE = "half of a surrogate pair"
 
 
 class Chat(Filter):
@@ -124,23 +122,18 @@ class Chat(Filter):
         return tuple(map(_last, self.messages))
 
     def process(self, batch: DocumentBatch) -> FilterResult:
-        made: list[tuple[str, list[dict[str, Any]]]] = []
+        made: list[list[dict[str, Any]]] = []
         failed: dict[int, str] = {}
         for row, content in enumerate(batch.texts.to_pylist()):
             try:
-                made.append(text_and_segments(self._rendered(content)))
+                made.append(self._rendered(content))
             except MalformedError as error:
                 failed[row] = str(error)
-            except UnicodeEncodeError as error:
-                failed[row] = f"{error.reason} at character {error.start}\n{SURROGATE}"
-            if row in failed:
-                made.append(("", []))
-        columns = {
-            "text": pa.array([text for text, _ in made], pa.large_string()),
-            SEGMENTS: pa.array([segments for _, segments in made], SEGMENTS_TYPE),
-        }
+                made.append([])
+        texts, segments = columns_of(made)
         keep, value = np.ones(batch.num_docs, np.bool_), np.full(batch.num_docs, np.nan)
-        return FilterResult(keep=keep, rule=np.full(batch.num_docs, -1, np.int16), value=value, failed=failed, columns=columns)
+        rule, columns = np.full(batch.num_docs, -1, np.int16), {"text": texts, SEGMENTS: segments}
+        return FilterResult(keep=keep, rule=rule, value=value, failed=failed, columns=columns)
 
     def _rendered(self, content: str) -> list[dict[str, Any]]:
         """The segments of a conversation. Raises MalformedError."""

@@ -13,6 +13,7 @@ have them for what a row lacks; arguments that are JSON text keep theirs. Other 
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -34,6 +35,7 @@ NO_TEXT = "content that is no text"
 OTHER_PART = "a part that is no text"
 NO_ARGUMENTS = "arguments that are no JSON object"
 NO_CALL = "a tool call without a name"
+SURROGATE = "half of a surrogate pair"
 NO_TOOLS = "tools that are no list of objects"
 
 _ROLES: Mapping[str, Sequence[str]] = {
@@ -51,6 +53,7 @@ _ASKED, _ANSWERED = ("prompt", "instruction", "question", "query", "input"), ("c
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 _SHOWN_CHARS = 80
 _MOST_LEVELS = 100
+_HALF = re.compile(r"\\u[dD]")  # an escape of a surrogate
 
 
 def conversation_of(content: str, fields: Sequence[str], tools_field: str) -> tuple[list[Message], list[Any] | None]:
@@ -65,17 +68,27 @@ def conversation_of(content: str, fields: Sequence[str], tools_field: str) -> tu
         value = {"messages": values[fields[0]], **values}  # beside others, such as `system`
     inner = value.get("tools") if isinstance(value, Mapping) else None
     tools = record.get(tools_field)
-    return messages_of(value), tools_of(inner if tools is None else tools)
+    messages, listed = messages_of(value), tools_of(inner if tools is None else tools)
+    if _HALF.search(content):
+        _check_unicode([messages, listed])
+    return messages, listed
+
+
+def _check_unicode(value: Any) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise MalformedError(SURROGATE, f"found {error.object[error.start : error.end]!a}, expected whole characters") from None
 
 
 def messages_of(value: Any) -> list[Message]:
     """The messages of a conversation in any form. Raises MalformedError."""
     listed = _listed(value)
-    if listed is None or not all(isinstance(item, Mapping) for item in listed):
+    if listed is None or not all(type(item) is dict for item in listed):
         raise MalformedError(NO_LIST, f"found {_shown(value)}, expected a list of objects with a role and a content")
     made: list[Message] = []
     for number, item in enumerate(listed):
-        if any(key in item for key in ("role", "from")):
+        if "role" in item or "from" in item:
             made.append(_message(number, item))
         else:
             made += _of_pair(number, item)

@@ -212,8 +212,7 @@ def test_content_that_is_no_json_or_no_unicode_fails() -> None:
     )
     reasons = [error.rpartition("\n")[2] for error in processed(opened(), ["{", deep, nested, half]).failed.values()]
     deep_reason = "values nested too deeply"
-    assert reasons == ["no valid JSON", deep_reason, deep_reason, reasons[3]]
-    assert reasons[3] in ("half of a surrogate pair", "the template refuses it")
+    assert reasons == ["no valid JSON", deep_reason, deep_reason, "half of a surrogate pair"]
 
 
 def test_long_conversations_and_many_calls_are_written() -> None:

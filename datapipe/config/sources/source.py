@@ -190,7 +190,7 @@ class Source(Record):
     @property
     def json_fields(self) -> tuple[str, ...]:
         """The fields that make the content of documents where it is no text (`FieldNames.json`)."""
-        return (*self.messages, self.tools or TOOLS) if self.messages else ()
+        return tuple(dict.fromkeys((*self.messages, self.tools or TOOLS))) if self.messages else ()
 
     @property
     def needed_fields(self) -> tuple[str, ...]:

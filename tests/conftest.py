@@ -25,9 +25,11 @@ WHOLE_RUNS = {"finished", "plain", "deduplicated", "lengths", "documents", "grow
 NOT_FAST_FOLDERS = {"annotation", "benchmarks", "cache", "conformance", "deploy", "golden", "mixtures", "real", "storm"}
 """Folders that `pytest -m fast` does not even import."""
 
-settings.register_profile("any", deadline=None)  # a busy machine is no fault
+_OF_SEEDS = "DATAPIPE_SEED" in os.environ
+settings.register_profile("any", max_examples=200 if _OF_SEEDS else 40, deadline=None)  # a busy machine is no fault
 settings.register_profile("fast", max_examples=8, deadline=None)
-"""Examples of a property under `pytest -m fast`, where the test does not give how many."""
+"""Examples of a property, where the test does not give how many: most in the part `seeds` of `.ci/full`, few under `pytest -m
+fast`."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

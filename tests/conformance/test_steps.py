@@ -191,7 +191,8 @@ class Stopping(runs.InProcess):
         return super().next_attempt(timeout_s)
 
 
-@pytest.mark.parametrize("overrides", [OF_SHARDS, pytest.param(OF_DOCUMENTS, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("overrides", [OF_SHARDS, OF_DOCUMENTS])
 def test_steps_of_a_run_that_is_stopped_again_and_again_run_once_each_to_the_same_output(
     mixture, tmp_path, overrides, monkeypatch
 ) -> None:

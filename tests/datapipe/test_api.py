@@ -138,7 +138,7 @@ def test_run_prints_its_progress_and_logs_its_warnings(web: Path, caplog: pytest
     assert warned == list(result.warnings)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_run_without_a_tokenizer_has_nothing_for_a_loader(web: Path):
     mixture = {name: value for name, value in _mixture(web, tokenizer="none").items() if name != "pack"}
     assert datapipe.plan_run(mixture).sources["web"]["tokens"] is None

@@ -83,7 +83,7 @@ def test_clean_work_leaves_what_none_leaves_and_the_snapshot_is_whole(mixture, r
     assert _run(mixture, *LENGTHS).snapshot == _run(dedup_runs.write_mixture(tmp_path / "fresh", corpus), *LENGTHS).snapshot
 
 
-@pytest.mark.parametrize("num_changes", [0, 1, 2, 10])
+@pytest.mark.parametrize("num_changes", [1, 10, *(pytest.param(number, marks=pytest.mark.slow) for number in (0, 2))])
 def test_clean_work_that_is_killed_leaves_a_whole_snapshot_and_is_done_by_the_next(mixture, root, num_changes):
     snapshot = read_snapshot(root)
     assert is_killed(lambda: clean(root, 1, work=True), num_changes)

@@ -170,8 +170,9 @@ def test_limit_counts_what_cannot_be_read(tmp_path):
     assert len(Inspector.open(str(tmp_path / "out")).find(outcome="quarantined", count=100)) == 3
 
 
-@pytest.mark.parametrize("format", ["parquet", pytest.param("jsonl.zst", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("split_bytes", ["24KiB", pytest.param("1MiB", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["parquet", "jsonl.zst"])
+@pytest.mark.parametrize("split_bytes", ["24KiB", "1MiB"])
 def test_bytes_depend_neither_on_workers_nor_on_how_the_input_is_cut(tmp_path, corpus, written, format, split_bytes):
     cut = [f"documents.format={format}", f"execution.split_bytes={split_bytes}"]
     one = written if format == "parquet" else _run(tmp_path, corpus, cut[0], output=tmp_path / "1")

@@ -181,19 +181,28 @@ def test_auto_takes_tags_in_any_order() -> None:
         assert (result.columns["text"][0].as_py() == "") == (not result.keep[0])
 
 
+HOSTILE = {
+    "hidden": "<div hidden>" * 240 + "some words of a river " * 15_000,
+    "links": "<ul>" + "<li><a href=/>some words of a river</a></li>" * 2_000 + "</ul>",
+    "many formulas": '<script type="math/tex">x</script>' * 1_000
+    + "<div class=MathJax_Preview><math><mi>y</mi></math></div>" * 1_000,
+}
+SPACES = " " * 100_000
+MORE_HOSTILE = {
+    "paragraphs": "<nav>" + "<p>some words of a river</p>" * 4_000 + "</nav>",
+    "nested formulas": "<div hidden>" + "<math><mrow>" * 300 + "<mi>x</mi>" * 1_000 + "<p>word" * 1_000,
+    "spaces in formulas": f'<p>x</p><script type="math/tex">x{SPACES}y</script><img class=latex alt="x{SPACES}y">',
+    "hidden beside a text": f"<main>{PARAGRAPH}</main>" + "<div hidden>" * 240 + "some words of a river " * 15_000,
+}
+
+
 @pytest.mark.medium
 @pytest.mark.parametrize(
     "page",
     [
-        "<nav>" + "<p>some words of a river</p>" * 4_000 + "</nav>",
-        "<div hidden>" * 240 + "some words of a river " * 15_000,
-        "<ul>" + "<li><a href=/>some words of a river</a></li>" * 2_000 + "</ul>",
-        "<div hidden>" + "<math><mrow>" * 300 + "<mi>x</mi>" * 1_000 + "<p>word" * 1_000,
-        '<script type="math/tex">x</script>' * 1_000 + "<div class=MathJax_Preview><math><mi>y</mi></math></div>" * 1_000,
-        f'<p>x</p><script type="math/tex">x{" " * 100_000}y</script><img class=latex alt="x{" " * 100_000}y">',
-        f"<main>{PARAGRAPH}</main>" + "<div hidden>" * 240 + "some words of a river " * 15_000,
+        *(pytest.param(page, id=name) for name, page in HOSTILE.items()),
+        *(pytest.param(page, id=name, marks=pytest.mark.slow) for name, page in MORE_HOSTILE.items()),
     ],
-    ids=["paragraphs", "hidden", "links", "nested formulas", "many formulas", "spaces in formulas", "hidden beside a text"],
 )
 def test_auto_reads_hostile_pages_to_an_end(page: str) -> None:
     for full in (False, True):

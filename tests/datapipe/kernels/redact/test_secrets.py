@@ -54,7 +54,9 @@ def test_find_a_token_that_goes_on_or_hangs_on_a_word_is_none() -> None:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("alphabet", ALPHABETS)
+@pytest.mark.parametrize(
+    "alphabet", [pytest.param(name, marks=[pytest.mark.slow] * (name not in ("base64", "with signs"))) for name in ALPHABETS]
+)
 def test_find_random_values_behind_names_in_every_place(alphabet: str) -> None:
     """Where it is not written in quotes, a sign may end a value: there, and at `key=`, 0.9 of values with signs are found."""
     rng = random.Random(alphabet)

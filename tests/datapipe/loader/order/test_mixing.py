@@ -124,7 +124,7 @@ def schedules(draw: st.DrawFn) -> list[tuple[int | None, dict[str, int]]]:
 
 
 @pytest.mark.medium
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(schedules())
 def test_mixture_any_phases_stay_within_three_of_quota_and_are_inverted(phases) -> None:
     mixture = make_mixture(phases)

@@ -51,6 +51,8 @@ WORKERS: dict[str, dict[str, Any]] = {
     "two": {"num_workers": 2},
     "persistent": {"num_workers": 2, "persistent_workers": True},
 }
+SOME_WORKERS = ["none", "two", pytest.param("persistent", marks=pytest.mark.slow)]
+"""Workers that end with a loop stand for those that are kept."""
 
 
 def dataset_of(output: Path, **options: Any) -> Any:
@@ -98,7 +100,7 @@ def test_second_loop_over_a_loader_that_does_not_count_goes_on_here_alone(output
     assert steps_of(other) == list(range(6, NUM_STEPS))
 
 
-@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("workers", ["none", pytest.param("two", marks=pytest.mark.slow), "persistent"])
 def test_loaded_history_reaches_workers_that_are_kept(output: Path, workers: str) -> None:
     """A state of another batch size changes which rows a step has, which workers must not learn too late."""
     saved = Loader(output, global_batch_size=2, fields=OPTIONS["fields"])
@@ -207,7 +209,7 @@ def test_rows_that_are_left_out_are_reported_once_with_the_last_batch_and_cost_n
     assert steps_of(loader) == [NUM_STEPS - 1]
 
 
-@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("workers", SOME_WORKERS)
 def test_stats_are_of_the_batches_that_the_trainer_took(output: Path, workers: str) -> None:
     loader = counting(output, workers)
     assert loader.stats().diagnosis == "unknown"
@@ -241,7 +243,7 @@ def _first_tokens(batch: Any) -> list[int]:
     return batch["input_ids"][:, 0].tolist()
 
 
-@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("workers", SOME_WORKERS)
 def test_function_of_the_user_that_fails_leaves_the_position(output: Path, workers: str) -> None:
     loader = counting(output, workers, collate_fn=_fail_at_step_3)
     for expected in ([0, 1, 2], []):
@@ -337,7 +339,7 @@ class History:
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 9))])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] * ("persistent" in kind)) for kind in KINDS])
 def test_any_use_of_a_loader_hands_out_each_step_once_in_order(output: Path, kind: str, seed: int) -> None:
     """Loops that break, iterators at the same time, states loaded at any time, and copies and other kinds of loader."""
     draw, history = random.Random(f"{kind} {seed}"), History(output, kind)
@@ -362,7 +364,7 @@ def test_saving_and_loading_a_state_starts_no_thread_and_no_process(output: Path
     assert threads_and_workers() == before
 
 
-@pytest.mark.parametrize("workers", ["two", "persistent"])
+@pytest.mark.parametrize("workers", SOME_WORKERS[1:])
 def test_worker_that_is_killed_is_reported_and_costs_no_batch(output: Path, workers: str) -> None:
     before, loader = threads_and_workers()[1], counting(output, workers, prefetch_factor=1)
     batches = iter(loader)
@@ -405,7 +407,7 @@ def test_worker_that_aborts_as_it_exits_fails_nothing_and_other_errors_are_raise
     assert steps_of(loader) == list(range(3, NUM_STEPS))
 
 
-@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("workers", SOME_WORKERS)
 def test_loaders_at_the_same_time_count_for_themselves(output: Path, workers: str) -> None:
     loaders = [counting(output, workers, seed=seed) for seed in (3, 4)]
     streams = [iter(loader) for loader in loaders]

@@ -125,7 +125,7 @@ def test_mesh_reports_data_and_context_ranks_and_nothing_else(begin_world: Any) 
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("num_workers", [0, 3])
+@pytest.mark.parametrize("num_workers", [0, pytest.param(3, marks=pytest.mark.slow)])
 def test_dataset_leaves_out_skipped_steps_and_keeps_the_lineage_of_a_state(output: Path, num_workers: int) -> None:
     first = Loader(output, **OPTIONS, skip=[(2, 5)])
     steps_of(first, 3)

@@ -83,7 +83,7 @@ def all_rows(root: Root) -> list[np.ndarray]:
     target_bytes=st.none() | st.integers(64, 4000),
     seed=st.integers(0, 5),
 )
-@settings(max_examples=10)
+@settings(max_examples=5)
 def test_export_round_trip_gives_the_same_documents_and_rows(
     tmp_path_factory, num_docs, method, vocab_size, shard_format, kind, rows_per_block, target_bytes, seed
 ):

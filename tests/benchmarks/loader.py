@@ -1,4 +1,4 @@
-"""Microseconds a batch by size and fields, beside a bare gather and torch.
+"""Microseconds a batch by fields, beside a bare gather; `peers` has other libraries.
 
 All are measured in turn, round after round, and a ratio is that of two neighbours in one round, so a machine with other
 work slows both; figures are medians over the rounds.
@@ -6,12 +6,10 @@ work slows both; figures are medians over the rounds.
     gather      rows of one warm memory map in a random order, as int64: no shuffle, no check, no state
     first       of the loader, from its first batch to the end of the epoch: shards are opened and blocks checked
     second      the epoch that follows
-    torch       a DataLoader without workers over a dataset that returns a row of that map; RandomSampler, default collate
 """
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 import time
@@ -34,13 +32,12 @@ from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.source_entry import SourceEntry
 from datapipe.shards.writer import ShardWriter, shard_schema
 from datapipe.storage.root import Root
-from tests.benchmarks.tables import NOT_MEASURED, Bound, Settings, Table
+from tests.benchmarks.tables import Bound, Settings, Table
 
-_BATCH_SIZES, _LENGTHS, _SOURCES = (1, 16, 256), (512, 2048, 8192), (1, 5)
 _TOKENS, _ROUNDS = 1 << 26, 7
 _QUICK_TOKENS, _QUICK_ROUNDS = 1 << 22, 1
-_GATHER_S, _PEER_S = 0.02, 0.03
-"""The time for the gather, at 2 * 10^9 ids a second, and for torch in a round."""
+_GATHER_S = 0.02
+"""The time for the gather in a round, at 2 * 10^9 ids a second."""
 
 _VOCABULARY, _ROWS_AT_ONCE, TOKENIZER = 32_000, 1_000, "xxh3_128:of-a-tokenizer"
 _VARIABLE_LENGTH = ("input_ids", "labels", "position_ids", "cu_seqlens", "max_seqlen", "document_keys")
@@ -60,7 +57,6 @@ _RUNS: dict[str, dict[str, Any]] = {
 
 def tables(settings: Settings) -> Iterator[Table]:
     num_tokens, num_rounds = (_QUICK_TOKENS, _QUICK_ROUNDS) if settings.quick else (_TOKENS, _ROUNDS)
-    yield _by_size(settings.folder / "rows", num_tokens, num_rounds)
     yield _by_fields(settings.folder / "fields", num_tokens // 2048, num_rounds)
 
 
@@ -85,7 +81,7 @@ class Rows:
     """The same random rows in two forms.
 
     Attributes:
-        snapshot: folder of a snapshot whose sources hold equally many rows, and are drawn equally often.
+        snapshot: folder of a snapshot.
         file: all ids, uint16.
         num_rows, length: (num_rows, length) of the ids.
     """
@@ -100,19 +96,14 @@ class Rows:
         return np.memmap(self.file, np.uint16, "r").reshape(self.num_rows, self.length)
 
 
-def write_rows(folder: Path, num_rows: int, length: int, num_sources: int = 1) -> Rows:
-    """Random rows, as documents of a seventh of a row or more, in one shard for each source: a run makes shards of 256 MB."""
+def write_rows(folder: Path, num_rows: int, length: int) -> Rows:
+    """Random rows, as documents of a seventh of a row or more, in one shard: a run makes shards of 256 MB."""
     folder.mkdir(parents=True, exist_ok=True)
-    num_rows -= num_rows % num_sources
     ids = np.random.default_rng(0).integers(1, _VOCABULARY, (num_rows, length), np.uint16)
     ids.tofile(folder / "ids.bin")
-    root, names = Root(str(folder / "snapshot")), [f"source-{number}" for number in range(num_sources)]
-    shards = [
-        ShardEntry.of(shard, source=name, split="train")
-        for name, part in zip(names, np.split(ids, num_sources))
-        for shard in _written(root, name, part)
-    ]
-    _write_snapshot(root, names, shards, length)
+    root, name = Root(str(folder / "snapshot")), "source-0"
+    shards = [ShardEntry.of(shard, source=name, split="train") for shard in _written(root, name, ids)]
+    _write_snapshot(root, [name], shards, length)
     return Rows(snapshot=folder / "snapshot", file=folder / "ids.bin", num_rows=num_rows, length=length)
 
 
@@ -173,8 +164,6 @@ class Timings:
         self.of_gather.setdefault(name, []).append(gather_us / us)
 
     def cell(self, name: str) -> str:
-        if name not in self.us:
-            return NOT_MEASURED
         share = median(self.of_gather[name])
         return f"{median(self.us[name]):,.1f} ({share:.2f})" if share > 0.095 else f"{median(self.us[name]):,.0f} ({share:.3f})"
 
@@ -195,7 +184,7 @@ def _us_a_batch(batches: Iterator[Any], num_batches: int) -> float:
     return (time.perf_counter() - started) / num_batches * 1e6
 
 
-def _measure(rows: Rows, batch_size: int, timings: Timings, suffix: str = "", **options: Any) -> None:
+def _measure(rows: Rows, batch_size: int, timings: Timings, **options: Any) -> None:
     """Adds one round to `timings`: a gather, and both epochs of a loader."""
     num_batches = rows.num_rows // batch_size
     baseline = _gather(rows, batch_size)
@@ -206,37 +195,9 @@ def _measure(rows: Rows, batch_size: int, timings: Timings, suffix: str = "", **
     loader = Loader(rows.snapshot, global_batch_size=batch_size, **options)
     batches = iter(loader)
     for epoch in ("first", "second"):
-        timings.add(f"{epoch}{suffix}", _us_a_batch(batches, num_batches), gather_us)
+        timings.add(epoch, _us_a_batch(batches, num_batches), gather_us)
     del batches
     loader.close()
-
-
-def _by_size(folder: Path, num_tokens: int, num_rounds: int) -> Table:
-    every: dict[tuple[int, int, int], Timings] = {}
-    for length in _LENGTHS:
-        kinds = {count: write_rows(folder / f"{length}-{count}", num_tokens // length, length, count) for count in _SOURCES}
-        for batch_size in [size for _ in range(num_rounds) for size in _BATCH_SIZES]:
-            here = {number: every.setdefault((batch_size, length, number), Timings()) for number in _SOURCES}
-            for number, timings in here.items():
-                for suffix, prefetch in (("", None), (", prefetch 0", 0)):
-                    _measure(kinds[number], batch_size, timings, suffix, fields=("input_ids",), prefetch=prefetch)
-            if importlib.util.find_spec("torch"):
-                us = _torch_us(kinds[1], batch_size)
-                for timings in here.values():
-                    timings.add("torch", us, timings.us["gather"][-1])
-    names = ("gather", "first", "second", "first, prefetch 0", "second, prefetch 0", "torch")
-    return Table(
-        title="The loader, beside a bare gather and torch",
-        note=f"Microseconds a batch of `input_ids`, int64, and in brackets the speed beside the gather of the same round. "
-        f"{num_tokens * 2 / 1e6:,.0f} MB of rows in memory. The gather copies rows of one warm memory map in a random order, "
-        f"and does nothing else; torch is a DataLoader without workers over that map. first, second: epochs of the loader, the "
-        f"first with opening its shards and checking their blocks. The medians of {num_rounds} rounds.",
-        header=("batch x length, sources", *names),
-        rows=[
-            (f"{batch_size} x {length:,}, {num_sources}", *map(timings.cell, names))
-            for (batch_size, length, num_sources), timings in sorted(every.items())
-        ],
-    )
 
 
 def _by_fields(folder: Path, num_rows: int, num_rounds: int) -> Table:
@@ -251,39 +212,6 @@ def _by_fields(folder: Path, num_rows: int, num_rounds: int) -> Table:
         header=("fields", "gather", "first epoch", "second epoch"),
         rows=[(name, *map(timings.cell, ("gather", "first", "second"))) for name, timings in every.items()],
     )
-
-
-# ------------------------------------------------------------------------------------------------ torch
-
-
-def _torch_us(rows: Rows, batch_size: int) -> float:
-    """Microseconds a batch of torch's DataLoader."""
-    batches = _torch_batches(rows, batch_size)
-    next(batches)
-    started, taken = time.perf_counter(), 0
-    while not taken or time.perf_counter() - started < _PEER_S:
-        next(batches)
-        taken += 1
-    return (time.perf_counter() - started) / taken * 1e6
-
-
-def _torch_batches(rows: Rows, batch_size: int) -> Iterator[Any]:
-    import torch
-    from torch.utils.data import DataLoader, Dataset, RandomSampler
-
-    class MappedRows(Dataset):
-        def __init__(self) -> None:
-            self.ids = rows.mapped()
-
-        def __len__(self) -> int:
-            return rows.num_rows
-
-        def __getitem__(self, row: int) -> Any:
-            return torch.from_numpy(self.ids[row].astype(np.int64))
-
-    dataset = MappedRows()
-    order = RandomSampler(dataset, replacement=True, num_samples=1 << 40)  # the peer must not end
-    return iter(DataLoader(dataset, batch_size=batch_size, sampler=order))
 
 
 # ------------------------------------------------------------------------------------------------ opening

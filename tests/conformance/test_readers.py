@@ -23,7 +23,7 @@ TEXTS = ["a first text", "", "zwölf 中文 \U0001f600, and more", "x" * 90, '"l
 FIELDS = FieldNames(keep=("url", "none"))
 
 every_format = pytest.mark.parametrize("name", FORMATS)
-at_most = pytest.mark.parametrize("most", [10, pytest.param(150, marks=pytest.mark.slow)])
+at_most = pytest.mark.parametrize("most", [5, pytest.param(150, marks=pytest.mark.slow)])
 """In how many places a file is cut or changed."""
 
 

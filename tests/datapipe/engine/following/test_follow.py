@@ -414,27 +414,6 @@ def test_sources_that_are_snapshots_stay_while_others_grow(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_report_of_generations_is_that_of_one_run_where_decisions_are_the_same(tmp_path):
-    stages = f"{_FILTERS}  - dedup.exact: {{keep: first}}\n"
-    grown, whole = Corpus(tmp_path / "grown", stages=stages), Corpus(tmp_path / "whole", stages=stages)
-    for number in range(3):
-        copies = corpora.documents(0, 6)
-        for corpus in (grown, whole):
-            corpus.write(number, corpora.documents(number, 24) + copies)
-        grown.follow()
-    whole.follow()
-    one, other = _report(grown), _report(whole)
-    for name in ("documents", "bytes", "kept_bytes", "counts"):
-        assert one["total"][name] == other["total"][name], name
-    assert one["clusters"] == other["clusters"]
-    assert one["total"]["documents"]["dropped"]["dedup.exact:duplicate"] >= 18
-    tasks = [{name: task["committed"] for name, task in each["tasks"].items()} for each in (one, other)]
-    assert all(tasks[0][name] == tasks[1][name] for name in ("web/read", "web/apply-dedup.exact"))
-    assert one["tokenizer"]["total"]["words"] == other["tokenizer"]["total"]["words"]
-    assert one["total"]["sequences"] == sum(shard.sequences for shard in grown.snapshot.shards)
-
-
-@pytest.mark.slow
 def test_a_later_generation_has_the_cut_of_a_share_that_the_first_one_found(tmp_path):
     stages = f"{_FILTERS}  - tests.support.ranked_stages:ByScore: {{as: best, keep_share: '1/2'}}\n  - dedup.exact\n"
     corpus = Corpus(tmp_path, stages=stages, keep="    keep: [score]\n")
@@ -510,7 +489,13 @@ def test_a_damaged_list_of_shards_is_an_error_and_no_reason_to_read_all_files_ag
     assert (followed.folder / "out/snapshot.json").read_bytes() == content
 
 
-@pytest.mark.parametrize("error", [UserError("in/* matches no file"), OutageError(Outage(where="s3://in", cause="no answer"))])
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(UserError("in/* matches no file"), marks=pytest.mark.slow),
+        OutageError(Outage(where="s3://in", cause="no answer")),
+    ],
+)
 def test_sources_that_cannot_be_listed_for_a_while_are_waited_for_and_reported_once(corpus, monkeypatch, error):
     corpus.add(2)
     list_changes, left = Follower.list_changes, [2]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from datapipe import credentials
+from datapipe.machine.memory import without_collection
 from tests.support.kernel_table import PARAMETER, declared_name
 
 REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -41,6 +43,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     return True if config.option.markexpr == "fast" and collection_path.name in NOT_FAST_FOLDERS else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Imports the tests without the garbage collector, which afterwards passes over what stays to the end."""
+    with without_collection():
+        result = yield
+    gc.freeze()
+    return result
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marks

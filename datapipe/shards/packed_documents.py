@@ -37,10 +37,11 @@ NOT_LEARNED = np.uint32(1 << 31)
 def starts_of(rows: pa.RecordBatch) -> np.ndarray:
     """A hash of the document and the start of each piece that continues one, (num_continuing,) uint64."""
     starts = columns.numbers(rows.column("starts").values)
-    return _places(rows, starts)[starts > 0]
+    return position_hashes(rows, starts)[starts > 0]
 
 
-def _places(rows: pa.RecordBatch, positions: np.ndarray) -> np.ndarray:
+def position_hashes(rows: pa.RecordBatch, positions: np.ndarray) -> np.ndarray:
+    """A hash of the document of each piece and of a token position in it: (num_pieces,) uint64."""
     documents = keyed_hash(columns.key_halves(rows.column("keys").values), 0)
     return keyed_hash((documents, positions.astype(np.uint64)), 0)
 
@@ -71,7 +72,7 @@ class DocumentJoiner:
         flat = columns.numbers(rows.column("tokens").values)
         ends = flat[stops - 1] == self._eos_id
         if self._continued is not None:
-            ends &= ~_are_in(self._continued, _places(rows, starts + lengths))
+            ends &= ~_are_in(self._continued, position_hashes(rows, starts + lengths))
             flat = flat.astype(np.uint32) + np.where(learned_of(rows), np.uint32(0), NOT_LEARNED)
         tokens = _without_padding(rows, flat)
         sums = np.concatenate([[0], np.cumsum(lengths)])  # (num_pieces + 1,) into `tokens`

@@ -18,7 +18,7 @@ from obstore.store import LocalStore
 from datapipe import columns
 from datapipe.records.checksum import bytes_checksum, file_checksum
 from datapipe.shards.manifest import FileEntry, Phase, Snapshot, TokenizerEntry
-from datapipe.shards.schemas import token_type
+from datapipe.shards.schemas import UNLEARNED, token_type
 from datapipe.shards.shard_table import ShardEntry, ShardTable, list_files
 from datapipe.shards.source_entry import SourceEntry
 from datapipe.shards.writer import ShardFormat, ShardWriter, shard_schema
@@ -67,7 +67,7 @@ def packed_batch(
 
 def schema_of(batch: pa.RecordBatch, source: str = "web") -> pa.Schema:
     tokens = batch.schema.field("tokens").type
-    return shard_schema(tokens.value_type, tokens.list_size, FINGERPRINT, source)
+    return shard_schema(tokens.value_type, tokens.list_size, FINGERPRINT, source, has_mask=UNLEARNED in batch.schema.names)
 
 
 def write_shards(

@@ -23,6 +23,7 @@ from datapipe.shards.manifest import FileEntry, Snapshot, read_snapshot
 from datapipe.shards.reader import ShardReader
 from datapipe.shards.shard_table import RowForm, ShardEntry
 from datapipe.shards.writer import ShardWriter
+from datapipe.snapshots.export.export import with_mask
 from datapipe.snapshots.verify import batch_problem, verify_snapshot
 from datapipe.storage.root import Root
 from tests.support import packed_shards
@@ -140,6 +141,27 @@ def test_verify_document_of_an_unknown_file_or_with_a_lost_piece_is_found(tmp_pa
     files = FileEntry(path="files.parquet", bytes=size, checksum=checksum)
     (problem,) = verify_snapshot(Root(str(tmp_path)), snapshot.model_copy(update={"files": files}))
     assert all(text in problem for text in (snapshot.shards[0].path, f"document {5:016x}", "files.parquet"))
+
+
+def ending_within(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows with a mask, of which every second that a document goes on behind ends with the end-of-text token."""
+    tokens = batch.column("tokens").values.to_numpy().copy().reshape(-1, LENGTH)
+    tokens[np.flatnonzero(tokens[:, -1] != EOS)[::2], -1] = EOS
+    values = pa.FixedSizeListArray.from_arrays(pa.array(tokens.reshape(-1)), type=batch.schema.field("tokens").type)
+    return with_mask(batch.set_column(0, batch.schema.field("tokens"), values))
+
+
+def test_verify_finds_a_lost_piece_of_documents_that_mean_the_end_of_text_within(tmp_path):
+    root, batch = Root(str(tmp_path)), packed_batch(40, LENGTH)
+    sound = ending_within(batch)
+    assert verify_snapshot(root, make_snapshot(tmp_path, sound)) == []
+    in_the_middle = [
+        row for row, each in enumerate(batch.to_pylist()) if each["starts"] == [LENGTH] and each["tokens"][-1] != EOS
+    ]
+    assert len(in_the_middle) > 3
+    for lost in in_the_middle:
+        rest = sound.take(np.delete(np.arange(sound.num_rows), lost))
+        assert problems(root, make_snapshot(tmp_path, rest)) == ["shards/web"]
 
 
 def test_verify_shards_that_are_not_as_in_the_manifest_are_found(output):

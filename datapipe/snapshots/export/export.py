@@ -134,7 +134,7 @@ def export_snapshot(
             is_masked = has_mask(root, snapshot, entries)
             if wanted.format == "megatron":
                 batches = partial(shard_batches, root, snapshot, entries)
-                exported.append(_write_megatron(target, snapshot, wanted, source, split, batches, is_masked=is_masked))
+                exported.append(_write_megatron(target, snapshot, wanted, source, split, batches, has_segments=is_masked))
                 continue
             written: list[ShardEntry] = []
             for number, group in enumerate(_groups(entries, wanted)):
@@ -202,6 +202,11 @@ def has_mask(root: Root, snapshot: Snapshot, entries: Sequence[ShardEntry]) -> b
     return False
 
 
+def _leave_out_any(batches: Iterator[pa.RecordBatch]) -> bool:
+    """Whether rows have a token that no loss counts."""
+    return any(schemas.UNLEARNED in batch.schema.names and len(batch.column(schemas.UNLEARNED).flatten()) for batch in batches)
+
+
 def with_mask(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Rows with the column of unlearned runs; without any where they have none."""
     if schemas.UNLEARNED in batch.schema.names:
@@ -222,13 +227,13 @@ def _write_megatron(
     split: Split,
     batches: Callable[[], Iterator[pa.RecordBatch]],
     *,
-    is_masked: bool,
+    has_segments: bool,
 ) -> ExportedSplit:
-    id_type = schemas.token_type(snapshot.tokenizer.vocab_size)
+    id_type, is_masked = schemas.token_type(snapshot.tokenizer.vocab_size), has_segments and _leave_out_any(batches())
     writer = MegatronWriter(target, f"{source}/{split}", id_type, wanted.target_bytes)
     mask_bytes = None if wanted.target_bytes is None else wanted.target_bytes // (id_type.bit_width // 8)
     masks = MegatronWriter(target, f"{source}/{split}-loss-mask", pa.uint8(), mask_bytes)
-    continued = np.concatenate([*map(starts_of, batches())]) if is_masked and not wanted.rows else None
+    continued = np.concatenate([*map(starts_of, batches())]) if has_segments and not wanted.rows else None
     joiner = DocumentJoiner(snapshot.tokenizer.eos_id, continued)
     with ExitStack() as handles:
         handles.callback(writer.abort)

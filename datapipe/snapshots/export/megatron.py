@@ -6,9 +6,9 @@
 The index, all little-endian: "MMIDIDX\\0\\0", uint64 version 1, uint8 type, uint64 number of sequences n, uint64 n + 1, int32
 lengths (n), int64 byte offsets (n), int64 document borders (n + 1). Each sequence is a separate document, since Megatron's
 GPT data set reads one document per sequence. Ids are uint16 for a vocabulary below 65,500 (`schemas.token_type`), else int32:
-the format has no uint32. Where documents have segments, PREFIX-loss-mask is a pair of the same sequences of uint8: 1 for each
-token that a loss counts, 0 for each other. A pair without its .idx is unfinished and cannot be opened. Memory is bounded by one
-call of `append`: lengths wait in a temporary file, four bytes a sequence.
+the format has no uint32. Where a loss leaves out any token of a split, PREFIX-loss-mask is a pair of the same sequences of
+uint8: 1 for each token that a loss counts, 0 for each other. A pair without its .idx is unfinished and cannot be opened.
+Memory is bounded by one call of `append`: lengths wait in a temporary file, four bytes a sequence.
 """
 
 from __future__ import annotations

@@ -229,6 +229,10 @@ def test_documents_that_are_learned_as_a_whole_and_plain_ones_pass_a_second_stag
         ids = [*begin, *tokenizer.encode(text).ids, tokenizer.token_to_id("</s>")]
         expected.add((tuple(ids), (True,) * len(ids)))
     assert joined(rows_of(root)) == expected
+    snapshot, target = read_tokens(root), tmp_path / "megatron"
+    [exported] = export_snapshot(root, snapshot, Root(str(target)), ExportRequest(format="megatron"))
+    assert exported.files == ("chat/train.bin", "chat/train.idx")  # and no mask of ones
+    assert {tuple(ids.tolist()) for ids in read_pair(target / "chat/train")[0]} == {ids for ids, _ in expected}
 
 
 @pytest.mark.parametrize(

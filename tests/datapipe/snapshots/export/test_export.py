@@ -23,6 +23,7 @@ from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.reader import ShardReader
 from datapipe.snapshots.export.export import ExportRequest, export_snapshot, has_mask, shard_batches, with_mask
 from datapipe.snapshots.export.folder import MARK, RECORD, is_whole
+from datapipe.snapshots.export.mds import MdsWriter
 from datapipe.snapshots.export.megatron import MegatronWriter
 from datapipe.snapshots.export.parts import parts_of_rows
 from datapipe.snapshots.verify import verify_snapshot
@@ -30,7 +31,7 @@ from datapipe.storage.root import Root
 from tests.support import snapshots
 from tests.support.killed_changes import content_of, is_killed
 from tests.support.megatron_reader import read_pair
-from tests.support.packed_shards import EOS, FINGERPRINT, TOKENIZER, RemoteRoot, make_snapshot, packed_batch
+from tests.support.packed_shards import EOS, FINGERPRINT, TOKENIZER, RemoteRoot, make_snapshot, packed_batch, schema_of
 
 LENGTH = 16
 FORMATS = ("megatron", "arrow", "parquet")
@@ -355,6 +356,32 @@ def test_write_that_is_aborted_leaves_no_index(tmp_path):
         writer.append(np.zeros(0, np.uint16), np.array([1 << 31]))
     writer.abort()
     assert [path.name for path in (tmp_path / "web").iterdir()] == ["train.bin"]
+
+
+def test_mask_of_rows_that_are_learned_as_a_whole_takes_at_most_a_hundredth_more_bytes(tmp_path: Path) -> None:
+    width = 2048
+    plain = packed_batch(300, width)
+    ids = (
+        np.random.default_rng(5).integers(1, 50_000, plain.num_rows * width).astype(np.uint16)
+    )  # text is no easier to compress
+    tokens = pa.FixedSizeListArray.from_arrays(pa.array(ids), type=plain.schema.field("tokens").type)
+    plain = plain.set_column(0, plain.schema.field("tokens"), tokens)
+
+    def sizes(batch: pa.RecordBatch) -> list[int]:
+        root, written = Root(str(tmp_path)), []
+        for shard_format in ("arrow", "parquet"):
+            writer = writers.ShardWriter(root, f"{shard_format}/part", shard_format, schema_of(batch), 1 << 30)
+            writer.append(batch)
+            [shard] = writer.finish()
+            written.append(shard.bytes)
+        rows = batch.select([name for name in batch.schema.names if name != "keys"])  # text in exports, with a mask or not
+        mds = MdsWriter(root, "mds", rows.schema, 1 << 30, is_compressed=False)
+        mds.add(rows)
+        mds.finish()
+        return [*written, sum((tmp_path / name).stat().st_size for name in mds.files)]
+
+    for before, after in zip(sizes(plain), sizes(with_mask(plain))):
+        assert before < after <= 1.01 * before
 
 
 @pytest.mark.parametrize("masked_parts", [(1,), (0,)])

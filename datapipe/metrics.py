@@ -99,13 +99,13 @@ class Packing(Sums):
     tokens: int = 0  # in rows; with `padding_tokens` they fill `rows` whole rows
     padding_tokens: int = 0
     documents: int = 0  # with at least one token in a row
-    split_documents: int = 0  # of these, documents that are split over several spans
+    split_documents: int = 0  # of these, documents that are split over several spans, or lost a part
     pieces: int = 0  # spans of documents in rows
-    # dropped_tokens, dropped_documents: tokens in spans too short to keep; documents that lost all
-    # their tokens
+    # dropped_tokens, dropped_documents: tokens in spans too short to keep, or behind what fits into a
+    # BOS-aligned row; documents that lost all their tokens
     dropped_tokens: int = 0
     dropped_documents: int = 0
-    # of these, documents that fit into a row and are split to keep `pack.max_padding`
+    # of these, documents that fit into a row and are split or cut to keep `pack.max_padding`
     split_for_padding: int = 0
 
     @property

@@ -94,6 +94,16 @@ class PackSpec(Record):
         "row are never split.",
     )
     min_piece: int = Field(default=1, ge=1, description="buckets drops and counts pieces shorter than this. 1 keeps all.")
+    bos_aligned: bool = Field(
+        default=False,
+        description="best_fit puts only beginnings of documents into rows, so every row begins with the tokenizer's bos, and "
+        "every token has that of its document before it. What does not fit of a document is dropped and counted.",
+    )
+
+    @property
+    def layout(self) -> Literal["best_fit", "bos_aligned", "concat", "buckets"]:
+        """The method of `tokens.packing`."""
+        return "bos_aligned" if self.bos_aligned else self.method
 
     def problems(self) -> Iterator[Problem]:
         if self.method == "buckets":
@@ -109,6 +119,8 @@ class PackSpec(Record):
             yield ("min_piece",), f"needs method: buckets; {self.method} drops nothing. Leave it out"
         if self.max_padding != MAX_PADDING and self.method != "best_fit":
             yield ("max_padding",), f"needs method: best_fit; {self.method} fills its rows anyway. Leave it out"
+        if self.bos_aligned and self.method != "best_fit":
+            yield ("bos_aligned",), f"needs method: best_fit; {self.method} begins rows within documents. Leave it out"
 
 
 class ShardsSpec(Record):
@@ -210,6 +222,9 @@ class Mixture(Record):
         if self.pack.method == "buckets":
             text = "cannot be combined with pack.method: buckets, which divides the source by length. Leave one out"
             problems += [(("sources", name, "strata"), text) for name, source in self.sources.items() if source.strata]
+        if self.pack.bos_aligned and self.tokenizer.bos is None and not self.tokenizer.is_none and not self._takes_tokenizer:
+            text = "needs tokenizer.bos, the token that begins every document, such as <s>, and tokenizer.path"
+            problems.append((("pack", "bos_aligned"), text))
         if self.tokenizer.train is not None:
             text = "needs tokenizer.path: a trained tokenizer has no control tokens for prefix, suffix and middle"
             problems += [(("sources", name, "fim"), text) for name, source in self.sources.items() if source.fim]
@@ -231,6 +246,12 @@ class Mixture(Record):
                 ("tokenizer", "train"),
                 f"cannot be combined with {dotted(path)}, whose rows have a tokenizer. Leave the tokenizer out to use that one",
             )
+
+    @property
+    def _takes_tokenizer(self) -> bool:
+        """Whether the tokenizer is left out, for that of a snapshot."""
+        takes_rows = bool(self.snapshot_sources) or self.mixture.replay is not None
+        return takes_rows and "tokenizer" not in self.model_fields_set
 
     def _weighting_problems(self) -> Iterator[Problem]:
         weighting = self.mixture.weighting
@@ -375,6 +396,5 @@ class Mixture(Record):
         """This mixture as YAML, with all defaults and without credentials. References to environment variables stay. Loading it
         where the variables have the same values gives an equal mixture, but for credentials that were written out. A tokenizer
         that is left out stays so beside snapshots, whose tokenizer the run uses."""
-        takes_rows = bool(self.snapshot_sources) or self.mixture.replay is not None
-        left_out = {"tokenizer"} if takes_rows and "tokenizer" not in self.model_fields_set else None
+        left_out = {"tokenizer"} if self._takes_tokenizer else None
         return written_yaml(self.model_dump(exclude_none=True, exclude=left_out), self._origins.references)

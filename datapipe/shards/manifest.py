@@ -163,6 +163,8 @@ class Snapshot(_Record):
     # continues with the other sources
     exhausted: Literal["stop", "refuse", "redistribute"] = "stop"
     window_shards: Count = 0  # shards of a source that the loader's order mixes at a time; 0 for all
+    # whether rows have only beginnings of documents, of which the rest was dropped. Other manifests lack the key.
+    bos_aligned: bool = Field(default=False, exclude_if=lambda is_aligned: not is_aligned)
     files: FileEntry | None = None
     # documents that were taken down: loaders pad their tokens. A manifest without any lacks the key.
     removed: RemovedEntry | None = absent()

@@ -5,7 +5,8 @@
 
 A piece is the part of one document that lies in one row. Only the end of a row cuts a document, and every document ends with
 the end-of-text token, which occurs nowhere else. So a piece is a whole document if it starts at token 0 and ends with that
-token. (In the export of a snapshot that documents were taken down from, a cut document may end before its row does.)
+token. (In the export of a snapshot that documents were taken down from, a cut document may end before its row does.) In
+BOS-aligned rows, a piece is all that is left of its document.
 A document lies in one pool of the packer (`pack.pool_documents`). Memory: a record batch and the
 cut documents of a pool.
 """
@@ -55,10 +56,11 @@ def _are_in(ascending: np.ndarray, values: np.ndarray) -> np.ndarray:
 class DocumentJoiner:
     """Turns the record batches of one source and split, in their order, into documents."""
 
-    def __init__(self, eos_id: int, continued: np.ndarray | None = None) -> None:
+    def __init__(self, eos_id: int, continued: np.ndarray | None = None, *, is_aligned: bool = False) -> None:
         """`continued`: of documents that may mean the end-of-text token anywhere, the `starts_of` of all their pieces, 8 bytes
-        each."""
+        each. `is_aligned`: of rows that are BOS-aligned."""
         self._eos_id, self._continued = eos_id, None if continued is None else np.sort(continued)
+        self._is_aligned = is_aligned
         self._open: dict[bytes, dict[int, np.ndarray]] = {}  # by key: pieces by their start
         self._num_tokens: dict[bytes, int] = {}  # by key: tokens of those pieces, since a document may have many
         self._totals: dict[bytes, int] = {}  # by key: tokens of the document, known from its last piece
@@ -70,7 +72,7 @@ class DocumentJoiner:
         lengths = columns.numbers(rows.column("lengths").values).astype(np.int64)
         starts = columns.numbers(rows.column("starts").values)
         flat = columns.numbers(rows.column("tokens").values)
-        ends = flat[stops - 1] == self._eos_id
+        ends = (flat[stops - 1] == self._eos_id) | self._is_aligned
         if self._continued is not None:
             ends &= ~_are_in(self._continued, position_hashes(rows, starts + lengths))
             flat = flat.astype(np.uint32) + np.where(learned_of(rows), np.uint32(0), NOT_LEARNED)

@@ -69,6 +69,7 @@ def make_snapshot(
         total_tokens=mixture.mixture.tokens,
         exhausted=mixture.mixture.exhausted,
         window_shards=mixture.mixture.window,
+        bos_aligned=mixture.pack.bos_aligned,
         files=file_entry(files),
         removed=removed,
         shards=tuple(shards),

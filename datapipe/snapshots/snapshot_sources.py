@@ -111,6 +111,13 @@ def _open(mixture: Mixture, source: SnapshotSource, where: str) -> _Opened:
             f"{where}: the shards of {url} are {found.shard_format} files, and shards.format is {mixture.shards.format}. "
             f"Set shards.format to {found.shard_format}."
         )
+    if found.bos_aligned != mixture.pack.bos_aligned:
+        held = "beginnings of documents alone" if found.bos_aligned else "documents that go on in other rows"
+        ours, theirs = (str(is_aligned).lower() for is_aligned in (mixture.pack.bos_aligned, found.bos_aligned))
+        raise UserError(
+            f"{where}: the rows of {url} hold {held}, and pack.bos_aligned is {ours}. Rows are mixed as they are: set it to "
+            f"{theirs}, or take the text instead, as a source with a path."
+        )
     unknown = next((name for name in source.sources if name not in found.sources), None)
     if unknown is not None:
         known = ", ".join(found.sources)

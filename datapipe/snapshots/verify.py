@@ -3,7 +3,7 @@
     every shard       size, checksum; if one is wrong, the blocks of damaged rows
                       counts, ids, end-of-text and padding; each document's file is listed in files.parquet, and its
                       shuffle hash lies in the range of the shard
-    every split       the pieces of each cut document fit together
+    every split       the pieces of each cut document fit together; in BOS-aligned rows, every piece begins its document
     tokenizer.json    fingerprint
     files.parquet     size, checksum; so is removed.parquet
     all, again        the copies in the output itself, of its newest snapshot; and the manifest in the snapshot's folder
@@ -200,6 +200,11 @@ def _content_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: 
                 starts = columns.numbers(batch.column("starts").values)
                 lengths = columns.numbers(batch.column("lengths").values)
                 counts += (batch.num_rows, lengths.sum(), np.count_nonzero(starts == 0))
+                if snapshot.bos_aligned:
+                    if np.any(starts):
+                        where = f"{entry.path}: {shard.rows_of(number)}"
+                        return [f"{where} hold a piece that starts at token {starts.max()} of its document, expected 0"]
+                    continue
                 if entry.piece_length is None:  # else a document's pieces lie in several shards or are dropped
                     _add_cuts(cuts, batch, snapshot.tokenizer.eos_id)
     except DatapipeError as error:

@@ -37,7 +37,10 @@ from datapipe.steps.kind import LEFT_OUT, Fields, Planning, Task, checksums, ent
 from datapipe.steps.merge import grow_merged, hash_ranges, merged, num_ranges, overlapping, row_bytes
 from datapipe.steps.tokenize import training_parts
 from datapipe.storage.root import Root
-from datapipe.tokens.packing import PackedRows, assemble, count, pack
+from datapipe.tokens.packing import Method, PackedRows, assemble, count, pack
+
+POOLED = ("best_fit", "bos_aligned")
+"""The methods that pack `pool_documents` at a time, and keep the limit of padding."""
 
 _Part = tuple[Literal["train", "validation"], int | None]
 """Split and stratum: rows that are packed together."""
@@ -79,9 +82,9 @@ class PackTask(Task):
     vocab_size: int
     eos_id: int
     sequence_length: int
-    method: Literal["best_fit", "concat", "buckets"]
+    method: Method
     pool_documents: int
-    max_padding: float  # share of padding above which best_fit splits documents
+    max_padding: float  # share of padding above which best fit splits or cuts documents
     min_piece: int
     format: Literal["arrow", "parquet"]
     target_bytes: int
@@ -163,7 +166,7 @@ class PackTask(Task):
         pack, tokenizer = planning.mixture.pack, planning.plan.tokenizer
         is_first = sequence_length == pack.sequence_length[0]
         step_id = f"{source}/pack" + ("" if is_first else f"-{sequence_length}")
-        label = f"pack into rows of {sequence_length}"
+        label = f"pack into {'BOS-aligned ' if pack.bos_aligned else ''}rows of {sequence_length}"
         if tokenizer is None or tasks is None:
             planning.add(cls, step_id, label, None, source=source)
             return
@@ -180,7 +183,8 @@ class PackTask(Task):
             sequence_length=sequence_length,
             folder="" if is_first else f"length-{sequence_length}/",
             part=planning.request.part,
-            **pack.model_dump(exclude={"sequence_length"}),
+            method=pack.layout,
+            **pack.model_dump(exclude={"sequence_length", "method", "bos_aligned"}),
             **planning.mixture.shards.model_dump(),
         )
 
@@ -232,7 +236,7 @@ class _Pool:
 
 def _pools(task: PackTask, slices: Iterator[pa.RecordBatch]) -> Iterator[_Pool]:
     """The documents that are packed together: `pool_documents` for best fit, else all of them."""
-    size = task.pool_documents if task.method == "best_fit" else None
+    size = task.pool_documents if task.method in POOLED else None
     held: list[pa.RecordBatch] = []
     num_held = 0
     for rows in slices:
@@ -295,7 +299,7 @@ def _groups(task: PackTask, packed: PackedRows, number: int) -> Iterator[tuple[i
     rows = np.arange(packed.num_rows, dtype=np.int64)
     if task.method == "concat":
         yield None, rows
-    elif task.method == "best_fit":
+    elif task.method in POOLED:
         stratum = () if task.stratum is None else ("stratum", task.stratum)
         yield None, _keyed(rows, seed_for(task.seed, "pack", task.source, task.split, *stratum, task.start, number))
     else:

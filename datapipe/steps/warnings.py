@@ -22,7 +22,7 @@ from datapipe.steps.counts import (
     unreadable_text,
 )
 from datapipe.steps.kind import Plan
-from datapipe.steps.pack import PackMetrics, PackTask
+from datapipe.steps.pack import POOLED, PackMetrics, PackTask
 from datapipe.steps.request import Request, RunWarning, named
 from datapipe.steps.tokenize import TokenizeMetrics
 from datapipe.steps.trusted import trusted_warning
@@ -33,8 +33,9 @@ LEAST_KEPT = 0.05
 trillion of FineWeb's 15 trillion tokens, 9 % (Penedo et al. 2024, arXiv 2406.17557)."""
 
 # Shares above which a run warns: documents without text, tokens that stand for text without a token, samples of tar archives
-# without text (wrong endings are likely), and documents that are split (best fit alone splits none of them).
-MOST_EMPTY, MOST_UNKNOWN, MOST_WITHOUT_TEXT, MOST_SPLIT = 0.5, 0.001, 0.1, 0.05
+# without text (wrong endings are likely), documents that are split (best fit alone splits none of them), and tokens that
+# BOS-aligned rows have no place for.
+MOST_EMPTY, MOST_UNKNOWN, MOST_WITHOUT_TEXT, MOST_SPLIT, MOST_DROPPED = 0.5, 0.001, 0.1, 0.05, 0.05
 MOST_WITHOUT_REGION = 99  # documents: fewer are not worth a warning
 _LISTED_FILES = 100
 _OF_READING = ("missing_field", "unreadable_files")
@@ -289,30 +290,46 @@ def _short_lengths(source: str, counts: SourceCounts) -> Iterator[RunWarning]:
 
 def _of_packing(plan: Plan, source: str) -> Iterator[RunWarning]:
     for step in plan.of_kind("pack", source):
-        tasks = [task for task in step.tasks or () if isinstance(task, PackTask) and task.method == "best_fit"]
+        tasks = [task for task in step.tasks or () if isinstance(task, PackTask) and task.method in POOLED]
         for length, packing in step.own(PackMetrics).packing.items():
             if tasks and step.is_committed:
                 yield from _padding(source, length, packing, tasks)
+                yield from _dropped(source, length, packing)
 
 
 def _padding(source: str, length: int, packing: Packing, tasks: Sequence[PackTask]) -> Iterator[RunWarning]:
     """Warnings about rows of one length. One short row for each part of a source is no fault of the packing."""
     limit, num_tokens = tasks[0].max_padding, packing.rows * length
-    rows = f"source '{source}', rows of {length:,}:"
+    rows, is_aligned = f"source '{source}', rows of {length:,}:", tasks[0].method == "bos_aligned"
     avoidable = packing.padding_tokens - length * len({(task.split, task.stratum) for task in tasks})
     if avoidable > 0 and avoidable / num_tokens > limit:
         share = packing.padding_tokens / num_tokens
         why = "Its pools are small, and the last row of each is short. Raise pack.pool_documents or shards.target_bytes."
+        why += " Or to fill the rows would drop more tokens than it saves." if is_aligned else ""
         text = f"{rows} {share:.2%} is padding, pack.max_padding is {limit:.2%}. {why}"
         details = {"sequence_length": length, "padding_share": share, "max_padding": limit}
         yield RunWarning(kind="padding", source=source, text=text, details=details)
     if packing.documents and packing.split_for_padding / packing.documents > MOST_SPLIT:
         share = packing.split_for_padding / packing.documents
         count = f"{packing.split_for_padding:,} of {counted(packing.documents, 'document')} ({share:.2%})"
-        what = "Rows of another sequence_length may hold them whole; a larger max_padding splits fewer."
-        text = f"{rows} {count} are split, since padding would exceed pack.max_padding, {limit:.2%}. {what}"
+        verb = "cut" if is_aligned else "split"
+        what = f"Rows of another sequence_length may hold them whole; a larger max_padding {verb}s fewer."
+        text = f"{rows} {count} are {verb}, since padding would exceed pack.max_padding, {limit:.2%}. {what}"
         details = {"sequence_length": length, "split": packing.split_for_padding, "documents": packing.documents}
         yield RunWarning(kind="split_for_padding", source=source, text=text, details=details)
+
+
+def _dropped(source: str, length: int, packing: Packing) -> Iterator[RunWarning]:
+    """A warning where much of the text is behind what BOS-aligned rows hold of documents."""
+    num_tokens = packing.tokens + packing.dropped_tokens
+    if packing.dropped_tokens > MOST_DROPPED * num_tokens:
+        text = (
+            f"source '{source}', rows of {length:,}: {packing.dropped_tokens:,} of {counted(num_tokens, 'token')} "
+            f"({packing.dropped_tokens / num_tokens:.2%}) are dropped: pack.bos_aligned keeps of each document what fits into "
+            f"one row. A larger sequence_length keeps more; rows without bos_aligned keep all."
+        )
+        details = {"sequence_length": length, "dropped_tokens": packing.dropped_tokens, "tokens": num_tokens}
+        yield RunWarning(kind="dropped_tokens", source=source, text=text, details=details)
 
 
 def _of_tokenizer(request: Request, plan: Plan) -> Iterator[RunWarning]:

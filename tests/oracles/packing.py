@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -59,6 +60,52 @@ def cut_stream(lengths: Sequence[int], sequence_length: int) -> list[list[Chunk]
             else:
                 row.append((document, token, 1))
         rows.append(row)
+    return rows
+
+
+def bos_aligned(lengths: Sequence[int], sequence_length: int, limit: float) -> list[list[Chunk]]:
+    """Rows of beginnings of documents: those of best fit, of which some are emptied, and their chunks cut to fill others."""
+    sizes = [min(length, sequence_length) for length in lengths]
+    row_of = best_fit(sizes, by_length(sizes), sequence_length)
+    numbers = range(max(row_of, default=-1) + 1)
+    held = [[chunk for chunk in by_length(sizes) if row_of[chunk] == row] for row in numbers]
+    rooms = [sequence_length - sum(sizes[chunk] for chunk in chunks) for chunks in held]
+
+    def least_dropped(row: int) -> int:
+        return sum(max(0, sizes[chunk] - max(rooms)) for chunk in held[row])
+
+    to_empty = sorted(numbers, key=lambda row: (least_dropped(row), -rooms[row]))
+
+    def moves(num_emptied: int) -> list[tuple[int, int]] | None:
+        """The chunks of that many rows, each with its new row; None where there are fewer rows with room."""
+        chunks = sorted(chunk for row in to_empty[:num_emptied] for chunk in held[row])
+        receivers = sorted(row for row in to_empty[num_emptied:] if rooms[row])
+        receivers = sorted(receivers, key=lambda row: -rooms[row])
+        longest_first = sorted(chunks, key=lambda chunk: -sizes[chunk])
+        return list(zip(longest_first, receivers)) if len(receivers) >= len(chunks) else None
+
+    def rooms_after(num_emptied: int) -> list[int] | None:
+        made = moves(num_emptied)
+        if made is None:
+            return None
+        given = {row: sizes[chunk] for chunk, row in made}
+        return [max(0, rooms[row] - given.get(row, 0)) for row in to_empty[num_emptied:]]
+
+    def is_enough(num_emptied: int) -> bool:
+        left, then = rooms_after(num_emptied), rooms_after(num_emptied + 1)
+        if left is None or then is None or sum(left) < sequence_length:
+            return True
+        share = (sum(left) - max(left)) / (sequence_length * (len(left) - 1))
+        num_dropped = sum(then) - sum(left) + sequence_length
+        return share <= limit or num_dropped >= sum(left) - sum(then)
+
+    num_emptied = bisect_left(numbers, True, key=is_enough)
+    made = dict(moves(num_emptied) or [])
+    rows = []
+    for row in sorted(to_empty[num_emptied:]):
+        given = [(chunk, 0, min(sizes[chunk], rooms[row])) for chunk, receiver in made.items() if receiver == row]
+        whole = [(chunk, 0, sizes[chunk]) for chunk in held[row]] + [each for each in given if each[2] == sizes[each[0]]]
+        rows.append(sorted(whole) + [each for each in given if each[2] < sizes[each[0]]])
     return rows
 
 

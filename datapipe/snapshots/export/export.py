@@ -234,7 +234,7 @@ def _write_megatron(
     mask_bytes = None if wanted.target_bytes is None else wanted.target_bytes // (id_type.bit_width // 8)
     masks = MegatronWriter(target, f"{source}/{split}-loss-mask", pa.uint8(), mask_bytes)
     continued = np.concatenate([*map(starts_of, batches())]) if has_segments and not wanted.rows else None
-    joiner = DocumentJoiner(snapshot.tokenizer.eos_id, continued)
+    joiner = DocumentJoiner(snapshot.tokenizer.eos_id, continued, is_aligned=snapshot.bos_aligned)
     with ExitStack() as handles:
         handles.callback(writer.abort)
         handles.callback(masks.abort)

@@ -121,6 +121,8 @@ def test_every_value_knows_where_it_was_written(tmp_path: Path):
         ("2048, method: best_fit", "[2048, 64], method: buckets, min_piece: 256", "27: pack.min_piece"),
         ("method: best_fit", "method: best_fit, min_piece: 256", "27: pack.min_piece"),
         ("method: best_fit", "method: concat, max_padding: 1%", "27: pack.max_padding"),
+        ("method: best_fit", "method: concat, bos_aligned: true", "27: pack.bos_aligned"),
+        ("method: best_fit", "bos_aligned: true", "27: pack.bos_aligned"),  # a trained tokenizer has no bos
         ("  train: {vocab_size: 32000}", "  train: {}\n  path: t.json", "25: tokenizer"),
         ("  train: {vocab_size: 32000}", "  eos: </s>", "25: tokenizer"),
         ("  train: {vocab_size: 32000}", "  train: {}\n  eos: </s>", "27: tokenizer.eos"),

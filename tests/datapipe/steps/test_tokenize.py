@@ -275,11 +275,16 @@ def run_data(data: dict[str, Any]) -> runs.Finished:
 
 
 @pytest.mark.parametrize(
-    ("method", "make"),
-    [("best_fit", tokenizer_files.byte_level), ("concat", tokenizer_files.unigram), ("buckets", tokenizer_files.byte_level)],
+    ("pack", "make"),
+    [
+        ({"method": "best_fit"}, tokenizer_files.byte_level),
+        ({"method": "concat"}, tokenizer_files.unigram),
+        ({"method": "buckets"}, tokenizer_files.byte_level),
+        ({"bos_aligned": True}, tokenizer_files.unigram),
+    ],
 )
-def test_rows_begin_documents_with_the_token_and_nothing_else(method, make, tmp_path):
-    finished = run_data(write(tmp_path, make(), bos="<s>") | {"pack": {"sequence_length": 32, "method": method}})
+def test_rows_begin_documents_with_the_token_and_nothing_else(pack, make, tmp_path):
+    finished = run_data(write(tmp_path, make(), bos="<s>") | {"pack": {"sequence_length": 32, **pack}})
     root, snapshot, begins = Root(str(tmp_path / "out")), finished.snapshot, 0
     assert verify_snapshot(root, snapshot) == []
     assert {entry.split for entry in snapshot.shards} == {"train", "validation"}
@@ -329,6 +334,8 @@ def test_rows_of_other_outputs_have_the_same_token_or_are_refused(tmp_path):
     finished = run_data(data)
     assert finished.snapshot.tokenizer.bos_id == 256
     assert verify_snapshot(Root(str(tmp_path / "both")), finished.snapshot) == []
+    with pytest.raises(UserError, match=r"go on in other rows, and pack.bos_aligned is true\. .* set it to false"):
+        prepare(load_mixture(data | {"pack": {"sequence_length": 32, "bos_aligned": True}}))
     with pytest.raises(UserError, match="is not the tokenizer of"):
         prepare(load_mixture(data | {"tokenizer": {"path": first["tokenizer"]["path"]}}))
     both = {"old": taken["old"], "other": {"snapshot": str(tmp_path / "two/out")}}

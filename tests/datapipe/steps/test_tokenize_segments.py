@@ -40,8 +40,8 @@ def mixture(folder: Path, *, stages: str = "", eos_within: bool = False, source:
     return runs.write_mixture(folder, sources, "", tail)
 
 
-def run(path: Path) -> tuple[runs.Finished, Root]:
-    done = runs.run_mixture(path, make_engine=runs.InProcess)
+def run(path: Path, *overrides: str) -> tuple[runs.Finished, Root]:
+    done = runs.run_mixture(path, overrides=overrides, make_engine=runs.InProcess)
     return done, Root(str(done.mixture.output))
 
 
@@ -81,6 +81,10 @@ def rows_of(root: Root) -> pa.RecordBatch:
 
 
 def joined(rows: pa.RecordBatch) -> set[Tokens]:
+    return {*by_key(rows).values()}
+
+
+def by_key(rows: pa.RecordBatch) -> dict[bytes, Tokens]:
     """The documents in rows, by key and start."""
     pieces: dict[bytes, list[tuple[int, list[int], list[bool]]]] = {}
     learned = learned_of(rows).reshape(-1, S)
@@ -90,8 +94,11 @@ def joined(rows: pa.RecordBatch) -> set[Tokens]:
             part = (start, record["tokens"][at : at + length], learned[row, at : at + length].tolist())
             pieces.setdefault(key, []).append(part)
             at += length
-    whole = (sorted(parts) for parts in pieces.values())
-    return {tuple(tuple(chain.from_iterable(part[column] for part in parts)) for column in (1, 2)) for parts in whole}  # type: ignore[misc]
+    whole = {key: sorted(parts) for key, parts in pieces.items()}
+    return {
+        key: tuple(tuple(chain.from_iterable(part[column] for part in parts)) for column in (1, 2))  # type: ignore[misc]
+        for key, parts in whole.items()
+    }
 
 
 EDITS = "      - normalize.unicode\n      - redact.pii\n      - dedup.exact\n"
@@ -108,6 +115,32 @@ def test_shards_and_exports_have_the_ids_and_the_mask_of_each_conversation(tmp_p
     export_snapshot(root, done.snapshot, Root(str(target)), ExportRequest(format="megatron"))
     ids, masks = (read_pair(target / "chat" / f"train{name}")[0] for name in ("", "-loss-mask"))
     assert {(tuple(one.tolist()), tuple(map(bool, other))) for one, other in zip(ids, masks, strict=True)} == expected
+
+
+def test_rows_that_begin_with_bos_hold_beginnings_of_documents_with_their_mask(tmp_path: Path) -> None:
+    path = mixture(tmp_path / "run", stages=EDITS)
+    first, root = run(path)
+    whole = by_key(rows_of(root))
+    assert any(
+        "starts at token" in line for line in verify_snapshot(root, first.snapshot.model_copy(update={"bos_aligned": True}))
+    )
+    done, _ = run(path, "pack.bos_aligned=true")
+    rows, begin = rows_of(root), chat_tokenizer().token_to_id("<s>")
+    left = by_key(rows)
+    assert {ids[0] for ids in rows.column("tokens").to_pylist()} == {begin}
+    assert left.keys() == whole.keys()
+    for key, (ids, learned) in left.items():
+        assert (ids, learned) == (whole[key][0][: len(ids)], whole[key][1][: len(ids)])
+    packing = done.report["sources"]["chat"]["packing"][str(S)]
+    num_tokens = sum(len(ids) for ids, _ in whole.values())
+    assert packing["dropped_tokens"] == num_tokens - sum(len(ids) for ids, _ in left.values()) > 0
+    [warning] = [each for each in done.report["warnings"] if each["kind"] == "dropped_tokens"]
+    assert (warning["dropped_tokens"], warning["tokens"]) == (packing["dropped_tokens"], num_tokens)
+    assert not verify_snapshot(root, done.snapshot)
+    export_snapshot(root, done.snapshot, Root(str(tmp_path / "megatron")), ExportRequest(format="megatron"))
+    pairs = (read_pair(tmp_path / "megatron/chat" / f"train{name}")[0] for name in ("", "-loss-mask"))
+    exported = [(tuple(ids.tolist()), tuple(map(bool, mask))) for ids, mask in zip(*pairs, strict=True)]
+    assert sorted(exported) == sorted(left.values())
 
 
 def test_bytes_do_not_depend_on_how_the_input_is_cut_and_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from tests.oracles import packing as packing_oracle
 
 documents = st.lists(st.integers(1, 70), max_size=60)
 methods_and_lengths = st.one_of(
-    st.tuples(st.sampled_from(["best_fit", "concat"]), st.sampled_from([1, 2, 3, 7, 8, 9, 16, 33]), st.just(1)),
+    st.tuples(st.sampled_from(["best_fit", "bos_aligned", "concat"]), st.sampled_from([1, 2, 3, 7, 8, 9, 16, 33]), st.just(1)),
     st.tuples(st.just("buckets"), st.sampled_from([1, 2, 4, 8, 32]), st.integers(1, 40)),
 )
 
@@ -34,6 +34,8 @@ def rows_of(packed: PackedRows) -> list[list[packing_oracle.Chunk]]:
 def expected_rows(lengths: list[int], method: str, sequence_length: int, min_piece: int) -> list[list[packing_oracle.Chunk]]:
     if method == "concat":
         return packing_oracle.cut_stream(lengths, sequence_length)
+    if method == "bos_aligned":
+        return packing_oracle.bos_aligned(lengths, sequence_length, 1.0)
     if method == "buckets":
         return packing_oracle.buckets(lengths, sequence_length, min(min_piece, sequence_length))
     pieces = packing_oracle.split_documents(lengths, sequence_length)
@@ -49,7 +51,7 @@ def test_pack_any_lengths_has_the_rows_of_its_definition(lengths, method):
     assert rows == expected_rows(lengths, *method)
     tokens = [(document, start + t) for row in rows for document, start, length in row for t in range(length)]
     whole = [(document, t) for document, length in enumerate(lengths) for t in range(length)]
-    assert sorted(tokens) == whole if method[0] != "buckets" else set(tokens) <= set(whole)
+    assert sorted(tokens) == whole if method[0] in ("best_fit", "concat") else set(tokens) <= set(whole)
     assert all(1 <= sum(length for _, _, length in row) <= method[1] and row == sorted(row) for row in rows)
 
 
@@ -166,6 +168,48 @@ def test_pack_equals_rows_emptied_by_definition(lengths, sequence_length, limit)
     counted = count(packed, np.array(lengths, np.int64), sequence_length)
     assert packed.split_for_padding == counted.split_for_padding == len(is_split)
     assert counted.split_documents == len(is_split) + sum(length > sequence_length for length in lengths)
+
+
+@given(padded_documents, sequence_lengths, limits)
+@settings(deadline=None)
+def test_pack_bos_aligned_holds_the_beginning_of_every_document_and_counts_the_rest(lengths, sequence_length, limit):
+    packed = pack(np.asarray(lengths, np.int64), sequence_length, "bos_aligned", max_padding=limit)
+    rows = rows_of(packed)
+    assert rows == packing_oracle.bos_aligned(lengths, sequence_length, limit)
+    assert sorted(document for row in rows for document, _, _ in row) == list(range(len(lengths)))
+    assert not packed.piece_start.any()
+    for row in rows:
+        assert sum(length for _, _, length in row) <= sequence_length
+        for document, _, length in row[:-1]:
+            assert length == lengths[document]
+        if row[-1][2] < lengths[row[-1][0]]:  # a document is cut by the end of its row alone
+            assert sum(length for _, _, length in row) == sequence_length
+    counted = count(packed, np.array(lengths, np.int64), sequence_length)
+    held = {document: length for row in rows for document, _, length in row}
+    assert counted.dropped_tokens == sum(length - held[document] for document, length in enumerate(lengths))
+    is_cut = {document for document, length in held.items() if length < min(lengths[document], sequence_length)}
+    assert counted.split_for_padding == sum(lengths[document] <= sequence_length for document in is_cut)
+    if limit == 1:
+        assert counted.dropped_tokens == sum(max(0, length - sequence_length) for length in lengths)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("lengths", "most_padding", "most_dropped"),
+    [
+        pytest.param([1100] * 10_000, 0.02, 0.069, id="1100"),
+        pytest.param([700, 1900] * 5_000, 0.06, 0.011, id="700-1900"),
+        pytest.param(list(range(1050, 1900)) * 10, 0.1, 0.11, id="1050-1899"),
+    ],
+)
+def test_pack_bos_aligned_never_drops_more_than_it_saves(lengths, most_padding, most_dropped):
+    """A document of 1,900 tokens is not cut to fill a room of 148."""
+    lengths = np.array(lengths, np.int64)
+    whole, packed = (pack(lengths, S, "bos_aligned", max_padding=limit) for limit in (1.0, 0.02))
+    assert counted_share(packed, S) <= most_padding
+    num_dropped = int(lengths.sum() - packed.piece_length.sum())
+    assert num_dropped <= most_dropped * lengths.sum()
+    assert num_dropped < (rooms_of(whole, S).sum() - rooms_of(packed, S).sum()) / 2
 
 
 @given(st.integers(1, 80), st.integers(1, 300), sequence_lengths, limits)

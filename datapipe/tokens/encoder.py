@@ -28,8 +28,11 @@ from datapipe.tokens.engines import FASTOKENS, Fastokens, Reference, is_panic
 from datapipe.tokens.proof import Choice, Proof, proved
 from datapipe.tokens.vocabulary import (
     added_around,
+    is_control,
     is_in_brackets,
     puts_a_space,
+    puts_first_space,
+    spells_bytes,
     token_bytes,
     unknown_id,
     unspellable,
@@ -54,14 +57,16 @@ _DOES = {"eos": "end", "bos": "begin"}
 class Encoder:
     """A tokenizer with its end-of-text token.
 
-    Attributes: vocab_size: ids are 0 to vocab_size - 1, including added tokens. eos_token, eos_id:
-        the token that ends every document, which `encode` does not append. bos_token, bos_id: the
-        token that begins every document; None for none. `encode` does not put it there. added_tokens:
-        ids of the added tokens by name. control_tokens: those of them that text never becomes, special
-        or in brackets. unknown_id:
-        the id of text without a token; None where all text has tokens. adds: what the
-        post-processor of the file would add to a text. id_type: uint16 or uint32; see
-        `schemas.token_type`. fingerprint: checksum of `to_json()`, full width.
+    Attributes:
+        vocab_size: ids are 0 to vocab_size - 1, including added tokens.
+        eos_token, eos_id: the token that ends every document, which `encode` does not append.
+        bos_token, bos_id: the token that begins every document, which `encode` does not put there; None for none.
+        added_tokens: ids of the added tokens by name.
+        control_tokens: those of them that text never becomes, special or in brackets.
+        unknown_id: the id of text without a token; None where all text has tokens.
+        adds: what the post-processor of the file would add to a text.
+        id_type: uint16 or uint32; see `schemas.token_type`.
+        fingerprint: checksum of `to_json()`, full width.
     """
 
     def __init__(
@@ -87,10 +92,8 @@ class Encoder:
         self.vocab_size = _vocabulary_size(name, vocabulary)
         added = settings.get("added_tokens") or ()
         self.added_tokens = {each["content"]: vocabulary[each["content"]] for each in added}
-        special = {each["content"] for each in added if each.get("special")}
-        self.control_tokens = {
-            name: number for name, number in self.added_tokens.items() if name in special or is_in_brackets(name)
-        }
+        control = {each["content"] for each in added if is_control(each["content"], is_special=bool(each.get("special")))}
+        self.control_tokens = {name: number for name, number in self.added_tokens.items() if name in control}
         self.unknown_id = self._unknown_id(name, settings, tokenizer)
         with _refusing(name):
             self.adds = added_around(tokenizer)
@@ -103,6 +106,7 @@ class Encoder:
             decoded = [tokenizer.decode([number], skip_special_tokens=False) for number in self._markers.values()]
             self._without_markers(Reference(self._tokenizer).encode([*self._markers, *decoded])[0])
         self._choice = choice
+        self._spells_bytes, self._puts_first_space = spells_bytes(settings), puts_first_space(settings)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Encoder, (self._json, self.eos_token, self.bos_token, self._choice)
@@ -129,15 +133,18 @@ class Encoder:
 
     @cached_property
     def token_bytes(self) -> np.ndarray | None:
-        """The bytes of text that each id stands for, (vocab_size,) int64; None for other tokenizers than byte-level BPE."""
-        return token_bytes(json.loads(self._json), self._tokenizer.get_vocab(with_added_tokens=True), self.vocab_size)
+        """The bytes of text that each id stands for, (vocab_size,) int32; None for other tokenizers than byte-level BPE."""
+        if not self._spells_bytes:
+            return None
+        return token_bytes(self._tokenizer.get_vocab(with_added_tokens=True), self.added_tokens, self.vocab_size)
 
     @cached_property
     def behind_tokens(self) -> Tokenizer | None:
         """The tokenizer of text behind a control token, where a space is put before the first text of a document alone; None
         where such text is encoded like any other."""
-        changed = with_no_first_space(json.loads(self._tokenizer.to_str()))
-        return None if changed is None else load_tokenizer("tokenizer", json.dumps(changed).encode())
+        if not self._puts_first_space:
+            return None
+        return load_tokenizer("tokenizer", json.dumps(with_no_first_space(json.loads(self._tokenizer.to_str()))).encode())
 
     @cached_property
     def puts_a_space_first(self) -> bool:

@@ -100,26 +100,30 @@ def untokenized(settings: Mapping[str, Any], tokenizer: Tokenizer) -> str:
     return missing if missing or "ByteLevel" in steps else "characters outside its vocabulary have no token"
 
 
-def token_bytes(settings: Mapping[str, Any], vocabulary: Mapping[str, int], size: int) -> np.ndarray | None:
-    """The bytes of text that each id stands for, (size,) int64; None where a text may be changed before it is cut, or ids do
-    not spell it byte by byte."""
+def spells_bytes(settings: Mapping[str, Any]) -> bool:
+    """Whether ids spell a text byte by byte, and the text is not changed before."""
     steps = steps_of(settings.get("pre_tokenizer"), "pretokenizers")
-    if settings.get("normalizer") is not None or "ByteLevel" not in steps or model_type(settings["model"]) != "BPE":
-        return None
-    added = {token["content"] for token in settings.get("added_tokens") or ()}
-    lengths = np.zeros(size, np.int64)
+    return settings.get("normalizer") is None and "ByteLevel" in steps and model_type(settings["model"]) == "BPE"
+
+
+def token_bytes(vocabulary: Mapping[str, int], added: Collection[str], size: int) -> np.ndarray:
+    """The bytes of text that each id stands for, (size,) int32, of a tokenizer that spells bytes."""
+    lengths = np.zeros(size, np.int32)
     for piece, number in vocabulary.items():
         lengths[number] = len(piece.encode()) if piece in added else len(piece)
     return lengths
 
 
-def with_no_first_space(settings: dict[str, Any]) -> dict[str, Any] | None:
-    """The settings of a tokenizer that puts a space before the first text alone (`prepend_scheme: first`), without it; None for
-    any other tokenizer."""
+def puts_first_space(settings: Mapping[str, Any]) -> bool:
+    """Whether a tokenizer puts a space before the first text alone (`prepend_scheme: first`)."""
     step = settings.get("pre_tokenizer") or {}
+    return any(each.get("prepend_scheme") == "first" for each in step.get("pretokenizers") or [step])
+
+
+def with_no_first_space(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of such a tokenizer, without the space."""
+    step = settings["pre_tokenizer"]
     steps = step.get("pretokenizers") or [step]
-    if not any(each.get("prepend_scheme") == "first" for each in steps):
-        return None
     changed = [{**each, "prepend_scheme": "never"} if each.get("prepend_scheme") == "first" else each for each in steps]
     return {**settings, "pre_tokenizer": changed[0] if step is steps[0] else {**step, "pretokenizers": changed}}
 
@@ -172,6 +176,11 @@ def added_around(tokenizer: Tokenizer) -> AddedAround:
 def is_in_brackets(token: str) -> bool:
     """Whether a token looks like a control token, and not like a word of a text."""
     return _IN_BRACKETS.fullmatch(token) is not None
+
+
+def is_control(token: str, *, is_special: bool) -> bool:
+    """Whether an added token is one that text never becomes."""
+    return is_special or is_in_brackets(token)
 
 
 def unspellable(settings: dict[str, Any], tokenizer: Tokenizer, named: Collection[str]) -> dict[str, Any]:

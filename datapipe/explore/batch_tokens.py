@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from datapipe.loader.loader import Loader
 from datapipe.shards.manifest import snapshot_file
 from datapipe.storage.root import Root
+from datapipe.tokens.vocabulary import is_control
 
 _FIELDS = ("input_ids", "labels", "sources", "document_keys", "piece_offsets", "piece_lengths", "piece_starts")
 
@@ -55,7 +56,9 @@ def rows_of_step(output: str, step: int, num_rows: int) -> list[TokenRow]:
     root = Root(output)
     content = root.read_bytes(snapshot_file(root, snapshot, snapshot.tokenizer.path))
     tokenizer = Tokenizer.from_buffer(content)
-    control = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    added = tokenizer.get_added_tokens_decoder().items()
+    control = {number for number, token in added if is_control(token.content, is_special=token.special)}
+    control |= {number for number in (snapshot.tokenizer.eos_id, snapshot.tokenizer.bos_id) if number is not None}
     offsets = batch["piece_offsets"]
     return [
         TokenRow(
@@ -83,9 +86,9 @@ def _documents(batch: dict[str, Any], row: int, pieces: slice, tokenizer: Tokeni
 def _runs(ids: np.ndarray, learned: np.ndarray, tokenizer: Tokenizer, control: set[int]) -> list[TokenRun]:
     runs = []
     both = zip(ids.tolist(), learned.tolist())
-    for (is_learned, is_control), tokens in groupby(both, lambda each: (each[1], each[0] in control)):
+    for (is_learned, is_named), tokens in groupby(both, lambda each: (each[1], each[0] in control)):
         numbers = [number for number, _ in tokens]
         names = (tokenizer.id_to_token(number) or "" for number in numbers)
-        texts = names if is_control else [tokenizer.decode(numbers)]
-        runs += [TokenRun(text=text, is_control=is_control, is_learned=is_learned) for text in texts]
+        texts = names if is_named else [tokenizer.decode(numbers)]
+        runs += [TokenRun(text=text, is_control=is_named, is_learned=is_learned) for text in texts]
     return runs

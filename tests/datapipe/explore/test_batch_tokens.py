@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tokenizers import AddedToken
 
 from datapipe.explore.batch_tokens import rows_of_step
 from tests.support import corpora, runs
@@ -49,6 +52,32 @@ def test_command_marks_what_is_unlearned_and_writes_json(output: Path) -> None:
     listed = json.loads(datapipe(["inspect", str(output), "--step", "0", "--tokens", "-n", "3", "--json"]).stdout)
     assert listed["step"] == 0 and len(listed["rows"]) == 3
     assert listed["rows"][0]["documents"][0]["runs"][0].keys() == {"text", "is_control", "is_learned"}
+
+
+def with_call(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A stage: a control token that the tokenizer does not mark as special, and its name as text."""
+    return {"segments": [{"token": "<tool_call>", "learn": False}, {"text": record["text"]}]}
+
+
+with_call.columns = {"segments": list}  # type: ignore[attr-defined]
+
+
+def test_control_tokens_are_named_also_where_they_are_not_special(tmp_path: Path) -> None:
+    tokenizer = chat_tokenizer()
+    tokenizer.add_tokens([AddedToken("<tool_call>", normalized=False), AddedToken("\n\n", normalized=False)])
+    (tmp_path / "tokenizer.json").write_text(tokenizer.to_str())
+    corpora.write_jsonl(tmp_path / "a.jsonl", [{"text": f"<tool_call> {number}\n\n"} for number in range(20)])
+    sources = f"  chat:\n    path: {tmp_path}/a.jsonl\n    stages:\n      - {__name__}:with_call\n"
+    tail = f'tokenizer: {{path: {tmp_path}/tokenizer.json, eos: "</s>"}}\npack: {{sequence_length: {S}}}'
+    runs.run_mixture(runs.write_mixture(tmp_path, sources, "", tail), make_engine=runs.InProcess)
+    [row] = rows_of_step(str(tmp_path / "out"), 0, 1)
+    whole = [document for document in row.documents if document.start == 0]
+    for document in whole[:-1]:
+        begin, text, end = document.runs
+        assert (begin.text, begin.is_control, begin.is_learned) == ("<tool_call>", True, False)
+        assert text.text.startswith("<tool_call> ") and text.text.endswith("\n\n") and not text.is_control
+        assert (end.text, end.is_control) == ("</s>", True)
+    assert len(whole) > 2
 
 
 @pytest.mark.parametrize("options", [["--tokens"], ["--step", "0"]])

@@ -56,7 +56,7 @@ _SHOWN_REASONS, _SHOWN_RULES = 6, 12
 
 def print_rows(rows: Sequence[TokenRow], console: Console) -> None:
     """Prints rows of `batch_tokens`. What no loss counts stands in «guillemets» and is dim on a terminal; control tokens are
-    bold."""
+    bold and magenta."""
     for row in rows:
         console.print(Rule(harmless_text(f"row {row.row}  {row.source}"), align="left"), soft_wrap=True)
         for document in row.documents:
@@ -65,7 +65,7 @@ def print_rows(rows: Sequence[TokenRow], console: Console) -> None:
             print_text(f"document {document.key}{start}, {learned}", console, "cyan")
             text = Text()
             for run in document.runs:
-                style = " ".join(["bold"] * run.is_control + ["dim"] * (not run.is_learned))
+                style = " ".join(["bold magenta"] * run.is_control + ["dim"] * (not run.is_learned))
                 shown = run.text if run.is_learned else f"«{run.text}»"
                 text.append_text(harmless_text(shown, style))
             console.print(text, soft_wrap=True) if console.is_terminal else print(text.plain, file=console.file)

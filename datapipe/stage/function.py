@@ -43,16 +43,17 @@ from datapipe.stage.segments import SEGMENTS, SEGMENTS_TYPE, text_and_segments
 NOTE = "a Python call for each document"
 """The note about a stage of this kind where stages are shown."""
 
-_COLUMN_TYPES: Mapping[Any, tuple[pa.DataType, tuple[type, ...]]] = {
-    str: (pa.large_string(), (str,)),
-    int: (pa.int64(), (int, np.integer)),
-    float: (pa.float64(), (float, int, np.floating, np.integer)),
-    bool: (pa.bool_(), (bool, np.bool_)),
-    list: (SEGMENTS_TYPE, (list,)),  # of segments alone
+_COLUMN_TYPES: Mapping[Any, tuple[pa.DataType, tuple[type, ...], Any]] = {
+    str: (pa.large_string(), (str,), None),
+    int: (pa.int64(), (int, np.integer), None),
+    float: (pa.float64(), (float, int, np.floating, np.integer), None),
+    bool: (pa.bool_(), (bool, np.bool_), None),
+    list: (SEGMENTS_TYPE, (list,), []),  # of segments alone
 }
-"""The types of columns: how they are stored, and which values they take."""
+"""The types of columns: how they are stored, which values they take, and the value of a document without one."""
 
 _NOT_SHOWN = frozenset(OWN_COLUMNS) - {"id", "text"}
+_NOT_DECLARED = frozenset(OWN_COLUMNS) - {SEGMENTS}
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _RESERVED = ("as", "mode", "function")
@@ -102,18 +103,17 @@ class FunctionStage(Filter):
 
     def process(self, batch: DocumentBatch) -> FilterResult:
         function, options = type(self).function, {name: value for name, value in self if name != "mode"}
-        names = [name for name in batch.record.schema.names if name not in _NOT_SHOWN]
-        # a row of values for each document, (num_docs,) by column
-        rows = zip(*(batch.record.column(name).to_pylist() for name in names))
-        records = [Record(zip(names, row)) for row in rows]
         declared = type(self).columns
+        hidden = _NOT_SHOWN - {*declared}
+        # (num_docs,) by column
+        before = {name: batch.record.column(name).to_pylist() for name in batch.record.schema.names if name not in hidden}
+        names = [name for name in before if name not in _NOT_SHOWN]
+        records = [Record(zip(names, row)) for row in zip(*(before[name] for name in names))]
         changes = [_change(record, function(record, **options), declared) for record in records]
         keep = np.array([change is not None for change in changes], np.bool_)
         has_text = SEGMENTS in declared or any(change and "text" in change for change in changes)
         written = {**declared, "text": str} if has_text else declared
-        columns = {name: _column(name, kind, records, changes) for name, kind in written.items() if name != SEGMENTS}
-        if SEGMENTS in declared:
-            columns[SEGMENTS] = _segments(batch, changes)
+        columns = {name: _column(name, kind, before.get(name), changes) for name, kind in written.items()}
         value, rule = keep.astype(np.float64), np.where(keep, -1, 0).astype(np.int16)
         return FilterResult(keep=keep, rule=rule, value=value, measured=(value,), columns=columns)
 
@@ -131,8 +131,10 @@ def _change(record: Record, result: Any, declared: Mapping[str, Any]) -> Mapping
         text, segments = text_and_segments(result[SEGMENTS])
         result = {**result, "text": text, SEGMENTS: segments}
     change = {name: value for name, value in result.items() if not (name in record and _is_same(value, record[name]))}
+    if SEGMENTS in declared and "text" in change:
+        change.setdefault(SEGMENTS, [])  # another text is a plain one
     for name in (name for name in change if name != "text" and name not in declared):
-        if name in OWN_COLUMNS and name != SEGMENTS:
+        if name in _NOT_DECLARED:
             raise StageError(f"it returned another '{name}', which belongs to the engine. Return another name")
         raise StageError(
             f"it returned the column {name!r}, which it does not declare. Declare the columns beside text at the "
@@ -141,26 +143,16 @@ def _change(record: Record, result: Any, declared: Mapping[str, Any]) -> Mapping
     return change
 
 
-def _column(name: str, kind: Any, records: Sequence[Record], changes: Sequence[Mapping[str, Any] | None]) -> pa.Array:
-    """(num_docs,): the returned values, for other documents their own. Raises StageError."""
-    stored, takes = _COLUMN_TYPES[kind]
-    values = [change[name] if change and name in change else dict.get(record, name) for change, record in zip(changes, records)]
+def _column(name: str, kind: Any, before: list[Any] | None, changes: Sequence[Mapping[str, Any] | None]) -> pa.Array:
+    """(num_docs,): the returned values, for other documents their own, as it was `before`. Raises StageError."""
+    stored, takes, missing = _COLUMN_TYPES[kind]
+    own = [missing] * len(changes) if before is None else before
+    values = [change[name] if change and name in change else value for change, value in zip(changes, own)]
     for value in values:
         is_other = not isinstance(value, takes) or (isinstance(value, bool) and kind in (int, float))
         if is_other and not (value is None and name != "text"):
             raise StageError(f"column '{name}': found {_named(value)}, expected {kind.__name__}, as the stage declares it")
     return pa.array(values, stored)
-
-
-def _segments(batch: DocumentBatch, changes: Sequence[Mapping[str, Any] | None]) -> pa.Array:
-    """The column of segments: those that the function returned; none beside another text; else the document's own."""
-    has_own = SEGMENTS in batch.record.schema.names
-    before = batch.record.column(SEGMENTS).to_pylist() if has_own else [[]] * batch.num_docs
-    rows = [
-        change.get(SEGMENTS, []) if change and not change.keys().isdisjoint({SEGMENTS, "text"}) else own
-        for change, own in zip(changes, before)
-    ]
-    return pa.array(rows, SEGMENTS_TYPE)
 
 
 def _named(value: Any) -> str:
@@ -221,12 +213,13 @@ def _declared_columns(function: FunctionType) -> dict[str, Any]:
     if not isinstance(declared, Mapping):
         raise UserError(f'{function.__name__}.columns: found {_named(declared)}, expected a dict such as {{"score": float}}')
     for name, kind in declared.items():
-        if not isinstance(name, str) or not name or (name in OWN_COLUMNS and (name, kind) != (SEGMENTS, list)):
+        if not isinstance(name, str) or not name or name in _NOT_DECLARED:
             raise UserError(
                 f"{function.__name__}.columns: {name!r} cannot be declared. Expected the name of a column beside text"
             )
-        if kind not in _COLUMN_TYPES or (kind is list and name != SEGMENTS):
-            raise UserError(f"{function.__name__}.columns: {name}: found {kind!r}, expected str, int, float or bool")
+        if kind not in _COLUMN_TYPES or (kind is list) != (name == SEGMENTS):
+            expected = "list" if name == SEGMENTS else "str, int, float or bool"
+            raise UserError(f"{function.__name__}.columns: {name}: found {kind!r}, expected {expected}")
     return dict(declared)
 
 

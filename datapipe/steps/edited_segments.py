@@ -73,12 +73,10 @@ def _edited(borders: Sequence[np.ndarray], documents: np.ndarray, data: np.ndarr
 
 def searched(new: bytes, texts: Sequence[bytes]) -> np.ndarray:
     """The borders of texts, (num_texts + 1,) int64, in a text that holds most of them, one after another."""
-    borders, stop = [0], 0
+    starts, stop = list[int](), 0
     for text in texts:
         stripped = text.strip()
-        start = new.find(stripped, stop) if stripped else -1
-        if start >= 0:
-            borders[-1] = start if len(borders) > 1 else 0
-            stop = start + len(stripped)
-        borders.append(stop)
-    return np.array([*borders[:-1], len(new)], np.int64)
+        found = new.find(stripped, stop) if stripped else -1
+        starts.append(found if found >= 0 and starts else stop)  # the first one begins the text
+        stop = stop if found < 0 else found + len(stripped)
+    return np.array([*starts, len(new)], np.int64)

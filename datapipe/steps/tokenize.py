@@ -150,6 +150,7 @@ class TokenizeTask(Task):
             counts.kept += batch.num_docs
             counts.kept_bytes += batch.text_bytes
             own.empty += count_empty(batch.texts)
+            counts.counts.update({f"fim:{name}": number for name, number in encoded.counts.items()})
             with metrics.timed("count tokens", batch.text_bytes, batch.num_docs):
                 counted = meter.add(batch, encoded.ids, encoded.offsets)
                 if self.license_column is not None:
@@ -315,7 +316,7 @@ def encode(batch: DocumentBatch, encoded: Callable[[DocumentBatch], Encoded]) ->
 
 def _token_rows(batch: DocumentBatch, encoded: Encoded, encoder: Encoder, seed: int) -> pa.RecordBatch:
     """Rows of `schemas.tokens`: every document's ids between the tokens that begin and end documents."""
-    ids, offsets, learned = encoded
+    ids, offsets, learned = encoded[:3]
     begun, ended = (_lacks(number, encoded, at) for number, at in ((encoder.bos_id, 0), (encoder.eos_id, -1)))
     # shifted: (num_docs + 1,); each document moves right by the ids around every document before it
     shifted = offsets + np.concatenate([[0], np.cumsum(np.add(begun, ended, dtype=np.int64))])
@@ -340,7 +341,7 @@ def _token_rows(batch: DocumentBatch, encoded: Encoded, encoder: Encoder, seed: 
 
 def _lacks(number: int | None, encoded: Encoded, at: int) -> NDArray[np.bool_]:
     """Which documents lack the token that begins (`at` 0) or ends them (-1): (num_docs,). Only segments may have meant it."""
-    ids, offsets, learned = encoded
+    ids, offsets, learned = encoded[:3]
     lacks = np.full(len(offsets) - 1, number is not None)
     if learned is not None and number is not None:
         full = np.flatnonzero(np.diff(offsets))

@@ -11,7 +11,7 @@ model that fills a gap gets them so. Documents with segments, and those whose te
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -30,7 +30,7 @@ KNOWN_TOKENS = (
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder, Granite
     ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),  # SantaCoder
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen2.5-Coder, Gemma, cl100k
-    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),  # DeepSeek, with bars of full width, U+FF5C
     ("▁<PRE>", "▁<SUF>", "▁<MID>"),  # Code Llama
 )
 """The tokens before prefix, suffix and middle of published tokenizers."""
@@ -46,13 +46,14 @@ class Fim:
 
 
 class _Cuts(NamedTuple):
-    """The documents that are changed, (num_changed,) each."""
+    """The documents that are changed, (num_changed,) each, and how many there are of each kind."""
 
     documents: np.ndarray
     is_spm: np.ndarray
     # first, second: the two cuts, as shares of the document: uint64 of 2^64
     first: np.ndarray
     second: np.ndarray
+    counts: Mapping[str, int]
 
 
 def fim_tokens(encoder: Encoder, fim: Fim) -> tuple[str, ...]:
@@ -79,27 +80,35 @@ def check_fim(encoder: Encoder, fim: Fim) -> None:
 
 
 def encode_filling(encoder: Encoder, fim: Fim, texts: pa.Array, keys: pa.Array, seed: int) -> Encoded:
-    """The ids of documents, some in the order of prefix, suffix and middle: of texts (num_docs,) with `keys`."""
+    """The ids of documents, some in the order of prefix, suffix and middle: of texts (num_docs,) with `keys`. Counts those of
+    each order, and those of `rate` that stay as they are, by reason."""
     cuts = _cuts(encoder, fim, texts, keys, seed)
     names = fim_tokens(encoder, fim)
     if fim.at == "characters":
-        return encode_segments(encoder, *_rearranged(texts, cuts, names))._replace(learned=None)
+        return encode_segments(encoder, *_rearranged(texts, cuts, names))._replace(learned=None, counts=cuts.counts)
     ids, offsets = encoder.encode(texts)
-    return _rearranged_ids(ids, offsets, cuts, np.array([encoder.added_tokens[name] for name in names], ids.dtype))
+    tokens = np.array([encoder.added_tokens[name] for name in names], ids.dtype)
+    return _rearranged_ids(ids, offsets, cuts, tokens)._replace(counts=cuts.counts)
 
 
 def _cuts(encoder: Encoder, fim: Fim, texts: pa.Array, keys: pa.Array, seed: int) -> _Cuts:
     halves = key_halves(keys)
     chosen = below_fraction(keyed_hash(halves, seed_for(seed, "fim", "rate")), fim.rate)
-    chosen &= numbers(compute.utf8_length(texts)) >= fim.min_chars
-    documents = np.flatnonzero(chosen)
+    long_enough = np.flatnonzero(chosen & (numbers(compute.utf8_length(texts)) >= fim.min_chars))
+    documents = long_enough
     if encoder.control_tokens:
         pattern = "|".join(map(re.escape, sorted(encoder.control_tokens)))
         documents = documents[~numbers(compute.match_substring_regex(texts.take(pa.array(documents)), pattern))]
     own = halves[0][documents], halves[1][documents]
     hashes = [keyed_hash(own, seed_for(seed, "fim", name)) for name in ("one", "other")]
     is_spm = below_fraction(keyed_hash(own, seed_for(seed, "fim", "spm")), fim.spm)
-    return _Cuts(documents, is_spm, np.minimum(*hashes), np.maximum(*hashes))
+    counts = {
+        "psm": int((~is_spm).sum()),
+        "spm": int(is_spm.sum()),
+        "too_short": int(chosen.sum()) - len(long_enough),
+        "control_token": len(long_enough) - len(documents),
+    }
+    return _Cuts(documents, is_spm, np.minimum(*hashes), np.maximum(*hashes), counts)
 
 
 def _cut_indices(cuts: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -11,6 +11,8 @@ tokens have the borders; other parts are encoded again by `tokenizers`, which ha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -38,6 +40,7 @@ class Encoded(NamedTuple):
     ids: np.ndarray  # (num_tokens,) uint16 or uint32
     offsets: np.ndarray  # (num_docs + 1,) int64
     learned: np.ndarray | None  # (num_tokens,) bool, whether a loss counts the token as a target; None: all
+    counts: Mapping[str, int] = MappingProxyType({})  # of documents, by what was done to them
 
 
 def encode_segments(encoder: Encoder, texts: pa.Array, segments: Segments) -> Encoded:

@@ -223,6 +223,10 @@ def test_filling_in_the_middle_needs_no_mask_and_is_the_same_however_the_input_i
     middle = chat_tokenizer().token_to_id("<fim_middle>")
     spelled = [text for text in conversations(80) if "<|im_end|>" in text or "</s>" in text]
     assert sum(ids.count(middle) for ids in rows.column("tokens").to_pylist()) == 80 - len(spelled) > 0
+    counts = [each.report["sources"]["web"]["counts"] for each in (whole, cut)]
+    assert counts[0] == counts[1]
+    assert counts[0]["fim:control_token"] == len(spelled)
+    assert counts[0]["fim:psm"] + counts[0]["fim:spm"] == 80 - len(spelled)
 
 
 def test_documents_of_a_run_without_a_tokenizer_have_their_segments(tmp_path: Path) -> None:

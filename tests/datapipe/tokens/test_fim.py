@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from functools import cache
 from typing import Any
 
@@ -61,27 +62,30 @@ def split(encoder: Encoder, ids: list[int]) -> tuple[str, str]:
     return "psm", decode.decode(before) + decode.decode(behind) + decode.decode(between)
 
 
-def one_by_one(encoder: Encoder, spec: Fim, texts: list[str], keys: pa.Array) -> list[list[int]]:
-    """A document at a time, with integers of Python."""
+def one_by_one(encoder: Encoder, spec: Fim, texts: list[str], keys: pa.Array) -> tuple[list[list[int]], Counter[str]]:
+    """A document at a time, with integers of Python; and how many there are of each kind."""
     hashes = {
         name: keyed_hash(key_halves(keys), seed_for(SEED, "fim", name)).tolist() for name in ("rate", "spm", "one", "other")
     }
     prefix, suffix, middle = ([encoder.added_tokens[name]] for name in fim_tokens(encoder, spec))
-    made = []
+    made, counts = [], Counter({"psm": 0, "spm": 0, "too_short": 0, "control_token": 0})
     for number, text in enumerate(texts):
         ids = ids_of(encoder, text)
         is_chosen = hashes["rate"][number] < int(spec.rate * 2**64) or spec.rate == 1
-        if not is_chosen or len(text) < spec.min_chars or any(token in text for token in encoder.control_tokens):
+        is_short, is_spelled = len(text) < spec.min_chars, any(token in text for token in encoder.control_tokens)
+        if not is_chosen or is_short or is_spelled:
             made.append(ids)
+            counts["too_short" if is_short else "control_token"] += is_chosen
             continue
         whole: Any = text if spec.at == "characters" else ids
         cuts = sorted(((hashes[name][number] >> 32) * (len(whole) + 1)) >> 32 for name in ("one", "other"))
         parts = [whole[: cuts[0]], whole[cuts[0] : cuts[1]], whole[cuts[1] :]]
         before, between, behind = (ids_of(encoder, part) for part in parts) if spec.at == "characters" else parts
         is_spm = hashes["spm"][number] < int(spec.spm * 2**64) or spec.spm == 1
+        counts["spm" if is_spm else "psm"] += 1
         psm = prefix + before + suffix + behind + middle + between
         made.append(prefix + suffix + behind + middle + before + between if is_spm else psm)
-    return made
+    return made, counts
 
 
 texts = st.lists(st.text("ab é漢\n", max_size=9) | st.sampled_from([*CODE, "a </s> b", "<fim_middle>"]), max_size=7)
@@ -96,7 +100,7 @@ def test_documents_are_those_of_one_at_a_time(texts, rate, spm, at, min_chars):
     column = pa.array(["before", *texts], pa.large_string()).slice(1)
     encoded = encode_filling(encoder, spec, column, keys.slice(1), SEED)
     found = [encoded.ids[a:b].tolist() for a, b in zip(encoded.offsets, encoded.offsets[1:])]
-    assert found == one_by_one(encoder, spec, texts, keys.slice(1))
+    assert (found, Counter(encoded.counts)) == one_by_one(encoder, spec, texts, keys.slice(1))
     assert encoded.learned is None
 
 

@@ -66,7 +66,7 @@ def encoded(encoder: Encoder, documents: list[list[dict[str, Any]]]) -> list[tup
     pairs = [text_and_segments(listed) for listed in documents]
     texts = pa.array([text for text, _ in pairs], pa.large_string())
     column = pa.array([rows for _, rows in pairs], SEGMENTS_TYPE)
-    ids, offsets, learned = encode_segments(encoder, texts, segments_of(column, text_buffers(texts)[0]))
+    ids, offsets, learned, _ = encode_segments(encoder, texts, segments_of(column, text_buffers(texts)[0]))
     assert learned is not None and len(learned) == len(ids) == offsets[-1]
     return [(ids[a:b].tolist(), learned[a:b].tolist()) for a, b in zip(offsets, offsets[1:])]
 

@@ -52,7 +52,9 @@ class Turns:
             start = place + len(self.header)
             start += len(commonprefix([self.rest_of_prompt, marked[start : start + len(self.rest_of_prompt)]]))
             stop = min((found for token in self.begins if (found := marked.find(token, start)) >= 0), default=len(marked))
-            stop = min((found + len(token) for token in self.ends if (found := marked.find(token, start, stop)) >= 0), default=stop)
+            stop = min(
+                (found + len(token) for token in self.ends if (found := marked.find(token, start, stop)) >= 0), default=stop
+            )
             spans.append((start, stop))
             place = marked.find(self.header, stop)
         return spans

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ torch = late_import("torch")
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("torch")]
 
-S, ROWS, STEPS = 64, 16, 60
+S, ROWS, STEPS = 64, 8, 50
 QUESTION, ANSWER = "bcdfghjklmnp", "0123456789"
 """Letters of a question and of an answer: each follows the one before, so both are as easy to learn."""
 
@@ -78,6 +78,16 @@ def mean_loss(model: Any, ids: np.ndarray, targets: np.ndarray) -> Any:
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(targets).flatten())
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Threads of torch wait for each other by spinning, which takes minutes on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_model_learns_to_answer_only_where_it_may(tmp_path: Path) -> None:
     masked = loader_of(tmp_path / "masked", "tests.support.chat_tokenizer:as_chat")
     whole = loader_of(tmp_path / "whole", f"{__name__}:learned_whole")

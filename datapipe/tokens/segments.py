@@ -18,13 +18,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from datapipe.columns import text_buffers, texts_from
+from datapipe.columns import compute, numbers, text_buffers, texts_from
 from datapipe.errors import UserError, suggest
 from datapipe.kernels.text.replace import copy_spans
+from datapipe.kernels.tokens.borders import learn_tokens
 from datapipe.stage.segments import Segments
 
 _NO_ID = -1
-_LINE_END = ord("\n")
+_SHORT_BYTES = 8  # of a part that is looked up before it is encoded
+_IS_WHITE = np.isin(np.arange(256), list(b" \t\n\r\x0b\x0c"))  # as `bytes.strip` has it
 
 if TYPE_CHECKING:
     from datapipe.tokens.encoder import Encoder
@@ -43,68 +45,95 @@ class Encoded(NamedTuple):
     counts: Mapping[str, int] = MappingProxyType({})  # of documents, by what was done to them
 
 
+class _Parts(NamedTuple):
+    """The text between control tokens: of each document one part more than tokens."""
+
+    starts: np.ndarray  # (num_parts,) int64, in the bytes of all texts
+    stops: np.ndarray  # (num_parts,) int64
+    is_first: np.ndarray  # (num_parts,) bool, whether no control token is before the part in its document
+    is_last: np.ndarray  # (num_parts,) bool, whether none follows
+
+
 def encode_segments(encoder: Encoder, texts: pa.Array, segments: Segments) -> Encoded:
     """The ids of documents, as the segments of their texts (num_docs,) have them. Raises UserError for a control token that
     the tokenizer does not have, EncodingError where the library fails on a text."""
     offsets, data = text_buffers(texts)
     is_token = ~segments.is_text
-    numbers = _ids_of(encoder, segments.tokens.filter(pa.array(is_token)))
-    # parts: every document has one more than control tokens
-    spans, counts = _parts(segments, offsets, data, is_token)
-    copied = np.empty(int((spans[:, 1] - spans[:, 0]).sum()), np.uint8)
-    copy_spans(np.ascontiguousarray(spans[:, 0]), np.ascontiguousarray(spans[:, 1]), data, copied)
-    is_first = np.zeros(len(spans), np.bool_)  # (num_parts,) of its document: no control token before it
-    is_first[np.cumsum(counts) - counts] = True
-    ids, ends = _encoded(encoder, texts_from(np.concatenate([[0], np.cumsum(spans[:, 1] - spans[:, 0])]), copied), is_first)
-    learned = _learned(encoder, (spans, data), (ids, ends), segments, offsets[:-1], is_first)
+    token_ids = _ids_of(encoder, segments.tokens.filter(pa.array(is_token)))
+    parts = _parts(segments, offsets, data, is_token)
+    copied, text_offsets = _copied(data, parts.starts, parts.stops)
+    source, part_starts, part_stops = _encoded(encoder, texts_from(text_offsets, copied), parts.is_first)
 
-    is_last = np.zeros(len(spans), np.bool_)  # (num_parts,) of its document: no control token follows
-    is_last[np.cumsum(counts) - 1] = True
-    behind = np.cumsum(~is_last)  # control tokens up to and behind each part
-    out_ids = np.empty(len(ids) + len(numbers), ids.dtype)
-    out_learned, of_text = np.empty(len(out_ids), np.bool_), np.ones(len(out_ids), np.bool_)
-    of_text[(ends[1:] + behind - 1)[~is_last]] = False
-    out_ids[of_text], out_ids[~of_text] = ids, np.maximum(numbers, 0)
-    out_learned[of_text], out_learned[~of_text] = learned, segments.learned[is_token]
-    out_offsets = np.concatenate([[0], (ends[1:] + behind)[is_last]])
-    breaks = np.flatnonzero(~of_text)[numbers == _NO_ID]
-    if len(breaks):
-        out_offsets -= np.searchsorted(breaks, out_offsets)
-        out_ids, out_learned = np.delete(out_ids, breaks), np.delete(out_learned, breaks)
-    return Encoded(out_ids, out_offsets, out_learned)
+    # starts, stops: (num_parts + num_control_tokens,) spans of ids, in the order of documents. Ids of control tokens lie behind
+    part_places = np.arange(len(parts.starts)) + np.cumsum(~parts.is_last) - ~parts.is_last
+    token_places = part_places[~parts.is_last] + 1
+    starts, stops = np.empty((2, len(part_places) + len(token_places)), np.int64)
+    starts[part_places], stops[part_places] = part_starts, part_stops
+    starts[token_places] = len(source) + np.arange(len(token_ids))
+    stops[token_places] = starts[token_places] + (token_ids != _NO_ID)
+    ids, ends = _copied(np.concatenate([source, np.maximum(token_ids, 0).astype(source.dtype)]), starts, stops)
+
+    borders, flags = _Borders.of(segments, offsets[:-1]), np.empty(len(starts), np.bool_)
+    num_learned, num_borders = borders.counts(parts.starts, np.maximum(parts.stops, parts.starts + 1))
+    flags[part_places], flags[token_places] = num_learned > 0, segments.learned[is_token]
+    learned, is_mixed = np.repeat(flags, np.diff(ends)), (num_learned > 0) & (num_learned < num_borders)
+    is_mixed &= part_starts < part_stops
+    if is_mixed.any():
+        _learn_mixed(encoder, (parts, data, is_mixed), (ids, ends[part_places], ends[part_places + 1]), borders, learned)
+    return Encoded(ids, np.append(0, ends[1:][part_places[parts.is_last]]), learned)
 
 
-def _parts(segments: Segments, offsets: np.ndarray, data: np.ndarray, is_token: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The text between control tokens: start and stop of each part in `data`, (num_parts, 2) int64; and how many parts each
-    document has. White space in the place of a token is no text; what an edit has left there besides is."""
+def _copied(values: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Spans of some values, end to end, and their offsets (num_spans + 1,)."""
+    offsets, size = np.append(0, np.cumsum(stops - starts)), values.itemsize
+    copied = np.empty(int(offsets[-1]), values.dtype)
+    copy_spans(starts * size, stops * size, values.view(np.uint8), copied.view(np.uint8))
+    return copied, offsets
+
+
+def _parts(segments: Segments, offsets: np.ndarray, data: np.ndarray, is_token: np.ndarray) -> _Parts:
+    """White space in the place of a token is no text; what an edit has left there besides is."""
     stops = np.append(segments.starts[1:], offsets[-1])
     is_last = np.diff(segments.documents, append=len(offsets)) != 0
     stops[is_last] = offsets[1:][segments.documents[is_last]]
-    places, behind, documents = segments.starts[is_token], stops[is_token], segments.documents[is_token]
-    is_line_end = behind == places + 1
-    is_line_end[is_line_end] = data[places[is_line_end]] == _LINE_END
-    for number in np.flatnonzero((behind > places) & ~is_line_end).tolist():
-        if data[places[number] : behind[number]].tobytes().strip():
-            behind[number] = places[number]
-    num_docs = len(offsets) - 1
-    order = np.argsort(np.concatenate([np.arange(num_docs), documents]), kind="stable")  # a document's begin before its tokens
-    starts = np.concatenate([offsets[:-1], behind])[order]
-    ends = np.concatenate([places, offsets[1:]])[np.argsort(np.concatenate([documents, np.arange(num_docs)]), kind="stable")]
-    return np.stack([starts, ends], axis=1), np.bincount(documents, minlength=num_docs) + 1
+    token_starts, token_stops, documents = segments.starts[is_token], stops[is_token], segments.documents[is_token]
+    held = token_stops - token_starts  # bytes that stand for each token, almost always one
+    is_text = held == 1
+    is_text[is_text] = ~_IS_WHITE[data[token_starts[is_text]]]
+    for number in np.flatnonzero(held > 1).tolist():
+        is_text[number] = bool(data[token_starts[number] : token_stops[number]].tobytes().strip())
+    token_stops[is_text] = token_starts[is_text]
+
+    # a part begins with its document or behind a token, and ends before a token or with its document
+    num_docs, num_tokens = len(offsets) - 1, len(documents)
+    ends = np.arange(num_docs) + np.cumsum(np.bincount(documents, minlength=num_docs))  # the last part of each document
+    begins = np.append(0, ends[:-1] + 1)[:num_docs]
+    of_tokens = np.arange(num_tokens) + documents  # the part before each token
+    is_first, is_last = np.zeros((2, num_docs + num_tokens), np.bool_)
+    is_first[begins], is_last[ends] = True, True
+    starts, stops = np.empty((2, num_docs + num_tokens), np.int64)
+    starts[begins], starts[of_tokens + 1] = offsets[:-1], token_stops
+    stops[of_tokens], stops[ends] = token_starts, offsets[1:]
+    return _Parts(starts, stops, is_first, is_last)
 
 
-def _encoded(encoder: Encoder, parts: pa.Array, is_first: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The ids of parts and their offsets (num_parts + 1,), as `Encoder.encode`."""
-    if encoder.behind_tokens is None:
-        return encoder.encode(parts)
-    first_ids, first_ends = encoder.encode(parts.filter(pa.array(is_first)))
-    other_ids, other_ends = encoder.encode(parts.filter(pa.array(~is_first)), is_behind=True)
-    counts = np.empty(len(parts), np.int64)
-    counts[is_first], counts[~is_first] = np.diff(first_ends), np.diff(other_ends)
-    ids = np.empty(int(counts.sum()), first_ids.dtype)
-    of_first = np.repeat(is_first, counts)
-    ids[of_first], ids[~of_first] = first_ids, other_ids
-    return ids, np.concatenate([[0], np.cumsum(counts)])
+def _encoded(encoder: Encoder, parts: pa.Array, is_first: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ids, and the start and stop in them of each part, (num_parts,). Short parts, such as the line end between two turns, are
+    many and encoded once each."""
+    is_short = numbers(compute.binary_length(parts)) <= _SHORT_BYTES
+    starts, stops, encoded, num_ids = *np.empty((2, len(parts)), np.int64), [], 0
+    for is_behind in (False,) if encoder.behind_tokens is None else (False, True):
+        own = np.ones(len(parts), np.bool_) if encoder.behind_tokens is None else is_first != is_behind
+        long, short = own & ~is_short, own & is_short
+        repeated = parts.filter(pa.array(short)).dictionary_encode()
+        texts = pa.concat_arrays([parts.filter(pa.array(long)), repeated.dictionary])
+        ids, ends = encoder.encode(texts, is_behind=is_behind)
+        text, num_long = np.empty(len(parts), np.int64), len(texts) - len(repeated.dictionary)
+        text[long], text[short] = np.arange(num_long), num_long + numbers(repeated.indices)
+        starts[own], stops[own] = num_ids + ends[:-1][text[own]], num_ids + ends[1:][text[own]]
+        encoded.append(ids)
+        num_ids += len(ids)
+    return np.concatenate(encoded), starts, stops
 
 
 def _ids_of(encoder: Encoder, tokens: pa.Array) -> np.ndarray:
@@ -122,32 +151,11 @@ def _ids_of(encoder: Encoder, tokens: pa.Array) -> np.ndarray:
     return table[encoded.indices.to_numpy()]
 
 
-def _learned(
-    encoder: Encoder,
-    parts: tuple[np.ndarray, np.ndarray],
-    encoded: tuple[np.ndarray, np.ndarray],
-    segments: Segments,
-    doc_starts: np.ndarray,
-    is_first: np.ndarray,
-) -> np.ndarray:
-    """Whether a loss counts each token of the parts, (num_ids,) bool. `doc_starts`: of the texts, (num_docs,) int64.
-    `is_first`: whether no control token is before a part in its document, (num_parts,) bool."""
-    (spans, _), (_, ends) = parts, encoded
-    borders = _Borders.of(segments, doc_starts)
-    first, last = borders.before_or_at(spans[:, 0]), borders.before_or_at(np.maximum(spans[:, 1] - 1, spans[:, 0]))
-    num_learned = borders.num_learned(first, last)
-    learned = np.repeat(num_learned > 0, np.diff(ends))
-    mixed = (num_learned > 0) & (num_learned <= last - first)
-    if mixed.any():
-        tokens, starts, stops = _token_spans(encoder, parts, encoded, mixed, is_first)
-        learned[tokens] = borders.num_learned(borders.before_or_at(starts), borders.before_or_at(stops - 1)) > 0
-    return learned
-
-
 class _Borders(NamedTuple):
     """The bytes at which text begins to be learned or not: (num_borders,), ascending, and how many learned ones are before."""
 
     starts: np.ndarray
+    is_learned: np.ndarray
     before: np.ndarray  # (num_borders + 1,)
 
     @classmethod
@@ -159,43 +167,32 @@ class _Borders(NamedTuple):
         order = np.argsort(np.concatenate([np.arange(num_docs), segments.documents[is_text]]), kind="stable")
         starts, flags = starts[order], flags[order]
         decides = np.diff(starts, append=-1) != 0  # the last one at a byte
-        return cls(starts[decides], np.concatenate([[0], np.cumsum(flags[decides])]))
+        return cls(starts[decides], flags[decides], np.append(0, np.cumsum(flags[decides])))
 
-    def before_or_at(self, byte_offsets: np.ndarray) -> np.ndarray:
-        """The last border at or before each byte."""
-        return np.searchsorted(self.starts, byte_offsets, "right") - 1
-
-    def num_learned(self, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """How many learned spans of text begin at the borders from `first` to `last`."""
-        return self.before[last + 1] - self.before[first]
+    def counts(self, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """How many learned spans, and how many spans, spans of bytes have a part of: (num_spans,) each; they are not empty."""
+        first, stop = np.searchsorted(self.starts, starts, "right") - 1, np.searchsorted(self.starts, stops, "left")
+        return self.before[stop] - self.before[first], stop - first
 
 
-def _token_spans(
+def _learn_mixed(
     encoder: Encoder,
-    parts: tuple[np.ndarray, np.ndarray],
-    encoded: tuple[np.ndarray, np.ndarray],
-    chosen: np.ndarray,
-    is_first: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The tokens of the `chosen` parts, (num_parts,) bool: their numbers, and the start and stop byte of each."""
-    (spans, data), (ids, ends) = parts, encoded
-    counts = np.diff(ends)
-    tokens = np.flatnonzero(np.repeat(chosen, counts))
-    part = np.repeat(np.arange(len(spans)), counts)[tokens]
-    if encoder.token_bytes is None:
-        lengths, spelled = np.zeros(len(tokens), np.int64), np.full(len(spans), -1)
-    else:
-        lengths = encoder.token_bytes[ids[tokens]]
-        spelled = np.bincount(part, lengths, len(spans)).astype(np.int64)  # bytes of its tokens; exact below 2**53
-    stops = np.cumsum(lengths)
-    before = np.concatenate([[0], np.cumsum(np.where(chosen, np.maximum(spelled, 0), 0))])[
-        :-1
-    ]  # bytes of the chosen parts before
-    stops += (spans[:, 0] - before)[part]
-    starts = stops - lengths
-    for number in np.flatnonzero(chosen & (counts > 0) & (spelled != spans[:, 1] - spans[:, 0])).tolist():
-        own = np.flatnonzero(part == number)
-        text = data[spans[number, 0] : spans[number, 1]].tobytes().decode()
-        begins, ends_here = encoder.spans(text, is_first=bool(is_first[number]))
-        starts[own], stops[own] = spans[number, 0] + begins, spans[number, 0] + ends_here
-    return tokens, starts, np.maximum(stops, starts + 1)
+    texts: tuple[_Parts, np.ndarray, np.ndarray],
+    encoded: tuple[np.ndarray, np.ndarray, np.ndarray],
+    borders: _Borders,
+    learned: np.ndarray,
+) -> None:
+    """Sets what is `learned` (num_ids,) of the parts that are not learned as a whole. `texts`: parts, their data, and which are
+    mixed. `encoded`: ids, and the start and stop in them of each part."""
+    (parts, data, is_mixed), (ids, starts, stops) = texts, encoded
+    is_spelled = np.zeros(len(starts), np.bool_)  # byte by byte
+    if encoder.token_bytes is not None:
+        begins, reached = np.where(is_mixed, parts.starts, -1), np.empty(len(starts), np.int64)
+        learn_tokens(encoder.token_bytes[ids], starts, stops, begins, borders.starts, borders.is_learned, reached, learned)
+        is_spelled = reached == parts.stops
+    for number in np.flatnonzero(is_mixed & ~is_spelled).tolist():
+        begin, is_first = parts.starts[number], bool(parts.is_first[number])
+        text = data[begin : parts.stops[number]].tobytes().decode()
+        token_starts, token_stops = (begin + each for each in encoder.spans(text, is_first=is_first))
+        own = borders.counts(token_starts, np.maximum(token_stops, token_starts + 1))
+        learned[starts[number] : stops[number]] = own[0] > 0

@@ -48,6 +48,7 @@ COMPARED_WHOLE = {
         split_to_fill.open_rows split_to_fill.split_to_fill
     """,
     "tokens/test_patterns.py": "pretokens.cut_words",
+    "tokens/test_segments.py": "borders.learn_tokens",
     "tokens/test_tokens.py": "bpe_training.join_pairs word_sums.sum_words",
 }
 """Kernels without a row: what they make together is compared with a definition or a library, or its bytes are pinned."""

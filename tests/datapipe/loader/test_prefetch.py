@@ -40,15 +40,6 @@ def _no_garbage() -> None:
     gc.collect()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _frozen_heap() -> Iterator[None]:
-    """Leaves the objects of other modules out of the collections here."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 def prefetch_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name.startswith("datapipe-prefetch")}
 

@@ -112,9 +112,9 @@ def encoded(encoder: Encoder, segments: list[dict[str, Any]]) -> tuple[list[int]
     """The ids of a document of segments, and whether each is learned."""
     text, rows = text_and_segments(segments)
     texts = pa.array([text], pa.large_string())
-    ids, _, learned = encode_segments(encoder, texts, segments_of(pa.array([rows], SEGMENTS_TYPE), text_buffers(texts)[0]))
-    assert learned is not None
-    return ids.tolist(), learned.astype(int).tolist()
+    made = encode_segments(encoder, texts, segments_of(pa.array([rows], SEGMENTS_TYPE), text_buffers(texts)[0]))
+    assert made.learned is not None
+    return made.ids.tolist(), made.learned.astype(int).tolist()
 
 
 def encoded_by_transformers(

@@ -4,11 +4,15 @@
     rendering  <|im_start|>user⏎I typed <|im_end|><|im_end|>
     marks      ^^^^^^^^^^^^                       ^^^^^^^^^^     the last one is a control token, the one before is text
 
-A mark is a character for private use in the place of another one, from a range that the conversation has none of. The constants of a template that are
-written, and the special tokens that are its variables, get marks instead of all but white space. Constants that are read stay
-as they are, such as those of comparisons, keys, and arguments of `split`. What is compared loses marks that it has from before. So conversations stay as they are while the template reads them. Where a template does read
-marks all the same, the rendering differs from the one without marks (`templates.py`).
+A mark is a character for private use in the place of another one, from a range of which the conversation
+has none. The constants of a template that are written, and the special tokens that are its variables, get
+marks instead of all but white space. Constants that are read stay as they are: those of comparisons, keys,
+arguments of `split`. What is compared or cut may have marks from before; it is read without them. So
+conversations stay as they are while the template reads them. Where a template does read marks all the
+same, the rendering differs from the one without marks (`templates.py`).
 """
+
+# ruff: noqa: N802  the names of methods are those of the library
 
 import re
 from collections.abc import Callable, Collection, Iterable
@@ -27,7 +31,9 @@ RANGES = (0xE000, 0xE800, 0xF000)
 """The first characters of ranges of marks."""
 
 _SIZE = 0x800
-_BEYOND = "\U00010000"
+_PRIVATE = re.compile("[\ue000-\uf7ff]")
+_DIRECTIVE = re.compile(r"(%[-+ #0]*\d*(?:\.\d+)?[a-zA-Z%])")  # of the filter `format`
+_BEYOND = "\U00010000"  # characters from here on have no marks
 _WITHOUT_MARKS = "without_marks"  # a filter
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython", "observation")
 _ANSWERING_ROLES = ("assistant", "Assistant", "ASSISTANT")
@@ -51,20 +57,15 @@ class Marks:
 
     def __init__(self, written: Iterable[str], first: int) -> None:
         spelled = "".join(written)
-        characters = sorted(
-            {each for each in spelled + spelled.upper() + spelled.lower() if each < _BEYOND and not each.isspace()}
-        )
+        variants = {*spelled, *spelled.upper(), *spelled.lower()}
+        characters = sorted(each for each in variants if each < _BEYOND and not each.isspace())
         if len(characters) > _SIZE - 2:
             raise UserError(f"template: found {len(characters)} different characters, at most {_SIZE - 2} are possible")
-        self._first = first
         self._marks = {ord(character): first + number for number, character in enumerate(characters)}
         self._characters = {mark: character for character, mark in self._marks.items()}
-        self.borders = (
-            chr(first + _SIZE - 2),
-            chr(first + _SIZE - 1),
-        )  # around what an assistant writes, by `{% generation %}`
+        self.borders = (chr(first + _SIZE - 2), chr(first + _SIZE - 1))  # around what `{% generation %}` names
         self._range = re.compile(f"[{chr(first)}-{self.borders[1]}]")
-        self._table = np.arange(2**16, dtype=np.uint16)  # of UTF-16; characters beyond it have no marks
+        self._table = np.arange(2**16, dtype=np.uint16)  # from UTF-16 to UTF-16
         self._table[list(self._characters)] = list(self._marks)
 
     def marked(self, text: str) -> str:
@@ -73,14 +74,9 @@ class Marks:
     def unmarked(self, text: str) -> str:
         return text.translate(self._characters)
 
-    def are_in(self, codes: np.ndarray) -> bool:
-        """Whether the `codes_of` a text have characters of the range."""
-        return bool((codes - np.uint16(self._first) < _SIZE).any())
-
-    def is_marked(self, marked: str, expected: np.ndarray) -> bool:
-        """Whether a rendering with marks is the text of these codes."""
-        found = codes_of(marked)
-        return len(found) == len(expected) and bool((self._table[found] == expected).all())
+    def is_marked(self, marked: str, in_utf16: bytes) -> bool:
+        """Whether a rendering with marks is that text."""
+        return self._table[np.frombuffer(utf16(marked), np.uint16)].tobytes() == in_utf16
 
     def with_marked_role(self, marked: str) -> str:
         """A rendering in which the role of an answer has marks where it follows a mark: "<|im_start|>" + message.role."""
@@ -131,28 +127,44 @@ class Marks:
         return [text[end - num_between - len(part) : end - num_between] for part, end in zip(parts, ends)]
 
 
-class MarkingEnvironment(ChatEnvironment):
+def marking_environment(marks: Marks) -> ChatEnvironment:
     """Runs templates with marks."""
 
-    def __init__(self, marks: Marks) -> None:
-        super().__init__(marks.borders)
-        self._of_marks = marks
-        self.filters.update({name: partial(self._in_case, self.filters[name]) for name in _CASES if name in self.filters})
-        self.filters.update({_WITHOUT_MARKS: marks.without_marks, "replace": self._replaced})
+    def in_case(change: Callable[[str], str], value: Any) -> str:
+        return marks.with_marks_of(str(value), change(marks.without_marks(str(value))))
 
-    def call_method(self, text: str, name: str, args: tuple[Any, ...]) -> Any:
-        return self._of_marks.call_method(text, name, args)
-
-    def _in_case(self, change: Callable[[str], str], value: Any) -> str:
-        return self._of_marks.with_marks_of(str(value), change(self._of_marks.without_marks(str(value))))
-
-    def _replaced(self, value: Any, *args: Any) -> str:
-        return self._of_marks.call_method(str(value), "replace", args)
+    environment = ChatEnvironment(marks.borders, marks.call_method)
+    filters = environment.filters
+    filters.update({name: partial(in_case, filters[name]) for name in _CASES if name in filters})
+    filters["replace"] = lambda value, *args: marks.call_method(str(value), "replace", args)
+    filters[_WITHOUT_MARKS] = marks.without_marks
+    return environment
 
 
-def codes_of(text: str) -> np.ndarray:
-    """Its UTF-16. Raises UnicodeEncodeError for a lone surrogate."""
-    return np.frombuffer(text.encode("utf-16-le"), np.uint16)
+def free_ranges(*values: Any) -> list[int]:
+    """The ranges of which nothing in a conversation has a character."""
+    found: set[str] = set()
+    for value in values:
+        _add_private(value, found)
+    return [first for first in RANGES if not any(first <= ord(each) < first + _SIZE for each in found)]
+
+
+def _add_private(value: Any, found: set[str]) -> None:
+    if type(value) is str:
+        if not value.isascii():
+            found.update(_PRIVATE.findall(value))
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            _add_private(key, found)
+            _add_private(each, found)
+    elif isinstance(value, list):
+        for each in value:
+            _add_private(each, found)
+
+
+def utf16(text: str) -> bytes:
+    """Raises UnicodeEncodeError for a lone surrogate."""
+    return text.encode("utf-16-le")
 
 
 def constants(tree: nodes.Template) -> list[str]:
@@ -165,7 +177,7 @@ def constants(tree: nodes.Template) -> list[str]:
 
 
 def mark_tree(tree: nodes.Template, marks: Marks) -> nodes.Template:
-    """Marks what a template writes, for a `MarkingEnvironment`."""
+    """Marks what a template writes, for a `marking_environment`."""
     return _Marking(marks).visit(tree)
 
 
@@ -211,7 +223,10 @@ class _Marking(NodeTransformer):
         return node
 
     def visit_Filter(self, node: nodes.Filter, is_read: bool = False) -> nodes.Node:
-        if node.node is not None:  # of a block
+        if node.name == "format" and isinstance(node.node, nodes.Const) and isinstance(node.node.value, str):
+            parts = _DIRECTIVE.split(node.node.value)
+            node.node.value = "".join(part if number % 2 else self._marks.marked(part) for number, part in enumerate(parts))
+        elif node.node is not None:  # of a block
             node.node = self.visit(node.node, is_read)
         self._mark_arguments(node, _READ_BY_FILTERS.get(node.name, _ALL), is_read)
         return node

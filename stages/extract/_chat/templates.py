@@ -1,13 +1,14 @@
 """Renders a conversation by the chat template of a tokenizer, into segments.
 
-    messages, tools ─┬─▶ template ───────────▶ text ─────────────────┬─ equal? ─▶ segments: texts and control tokens, learned or not
-                     └─▶ template with marks ▶ text, who wrote what ─┘                    ▲
-                                             └▶ what the assistant wrote ─────────────────┘
+    messages, tools ─┬─▶ template ───────────▶ text ──────────────────┬─ equal? ─▶ segments
+                     └─▶ template with marks ─▶ text, and who wrote it ┘               ▲
+                                             └▶ what the assistant wrote ─────────────┘
 
-Text never becomes a control token, whatever it holds: only what the template wrote itself counts as one (`marks.py`). A template
-that reads its marks would write something else with them; such a conversation is refused. What the assistant wrote is named by
-`{% generation %}` of the template, or found by its generation prompt (`turns.py`). Ids and mask of the segments are those of
-`apply_chat_template` of transformers, but for text that spells control tokens.
+Text never becomes a control token, whatever it holds: only what the template wrote counts as one
+(`marks.py`). A template that reads its marks would write something else with them; such a conversation
+is refused. `{% generation %}` of the template names what the assistant wrote; else it is found by the
+generation prompt (`turns.py`). Ids and mask of the segments are those of `apply_chat_template` of
+transformers, except for text that spells control tokens.
 """
 
 import re
@@ -19,7 +20,16 @@ from typing import Any, Literal, Self
 from jinja2.exceptions import TemplateSyntaxError
 
 from datapipe.errors import UserError
-from stages.extract._chat.marks import RANGES, MarkingEnvironment, Marks, codes_of, constants, mark_tree, token_pattern
+from stages.extract._chat.marks import (
+    RANGES,
+    Marks,
+    constants,
+    free_ranges,
+    mark_tree,
+    marking_environment,
+    token_pattern,
+    utf16,
+)
 from stages.extract._chat.sandbox import ChatEnvironment, Renderer, TemplateError
 from stages.extract._chat.turns import Turns, find_turns
 
@@ -52,7 +62,8 @@ class ChatTemplate:
         Args:
             template: in the language of Jinja.
             special_tokens: variables of the template, such as {"bos_token": "<s>"}.
-            control_tokens: names of the control tokens of the tokenizer. Empty: those that the template and `special_tokens` spell.
+            control_tokens: names of the control tokens of the tokenizer. Empty: those that the template spells and those of
+                `special_tokens`.
         """
         return cls(template, special_tokens, control_tokens)
 
@@ -82,8 +93,8 @@ class ChatTemplate:
         if learn != "all" and not self._marking(RANGES[0]).finds_answers:
             raise UserError(
                 f"learn: {learn}: found neither {{% generation %}} in the template nor a generation prompt that stands before "
-                "each answer, so which text is the assistant's is not known. Put {% generation %} and {% endgeneration %} around what "
-                "the assistant writes in the template, or use `learn: all`"
+                "each answer, so it is not known what the assistant writes. Put {% generation %} and {% endgeneration %} "
+                "around it in the template, or use `learn: all`"
             )
 
     def render(self, messages: list[dict[str, Any]], tools: list[Any] | None, learn: Learn) -> list[dict[str, Any]]:
@@ -93,15 +104,15 @@ class ChatTemplate:
         given = [_without_nulls(message) for message in messages]
         text = self._render(given, tools)
         try:
-            codes = codes_of(text)
+            in_utf16 = utf16(text)
         except UnicodeEncodeError as error:
             raise TemplateError("found a lone surrogate in its text, expected Unicode") from error
-        ranges = RANGES[:1] if text.isascii() else [first for first in RANGES if not self._marking(first).marks.are_in(codes)]
+        ranges = free_ranges(given, tools)
         if not ranges:
             raise TemplateError("found characters for private use from all over U+E000 to U+F7FF in one conversation")
         marking = self._marking(ranges[0])
         marked, spans = marking.rendered(given, tools)
-        if not marking.marks.is_marked(marked, codes):
+        if not marking.marks.is_marked(marked, in_utf16):
             raise TemplateError("the template reads what it wrote before, and writes something else where that has marks")
         learned = [(0, len(text))] if learn == "all" else marking.learned(given, tools, marked, spans, learn)
         return _segments(text, marking.tokens(marked), learned)
@@ -115,7 +126,7 @@ class _Marking:
     ) -> None:
         marks = self.marks = Marks([*written, *special_tokens.values()], first)
         self._token = token_pattern(names, marks)
-        environment = MarkingEnvironment(marks)
+        environment = marking_environment(marks)
         marked_tokens = {name: marks.marked(token) for name, token in special_tokens.items()}
         self._render = Renderer(environment, mark_tree(environment.parse(template), marks), marked_tokens)
         has_tags = _GENERATION.search(template) is not None
@@ -177,10 +188,10 @@ class _Marking:
 def _without_nulls(message: dict[str, Any]) -> dict[str, Any]:
     """A message as transformers gives it to templates: without keys of null, and reasoning under all its names."""
     given = {key: value for key, value in message.items() if value is not None} if None in message.values() else message
-    if not given.keys() & _REASONING:
-        return given
-    reasoning = next(given[key] for key in _REASONING if key in given)
-    return {"thinking": reasoning, **given, "reasoning_content": reasoning}
+    for key in _REASONING:
+        if key in given:
+            return {"thinking": given[key], **given, "reasoning_content": given[key]}
+    return given
 
 
 def _segments(text: str, tokens: list[Span], learned: list[Span]) -> list[dict[str, Any]]:

@@ -1,29 +1,24 @@
-"""Finds what the assistant wrote in renderings of a template that does not say it by `{% generation %}`.
+"""Finds what the assistant wrote in renderings of a template that does not name it by `{% generation %}`.
 
     <|im_start|>user⏎Hi<|im_end|>⏎<|im_start|>assistant⏎Hello!<|im_end|>⏎
                                   └────── header ───┘└─ answer ────┘
 
-A header is what the template writes for `add_generation_prompt`, as far as it also stands before answers: some templates prompt
-for a thought that answers of the past have no more. An answer goes to the control token that stands behind the last answer of a
-conversation, or to the control token with which another turn begins. All of it is found by short conversations, and checked
-with them: answers are within, and nothing else is. Only what has marks counts, so no text begins or ends an answer.
+A header is what the template writes for `add_generation_prompt`, as far as it also stands before answers:
+some templates prompt for a thought that earlier answers no longer have. An answer goes to the control
+token behind the last answer of a conversation, or to the control token with which another turn begins.
+Short conversations show all of it, and check it: answers are within, and nothing else is. Only marks count,
+so no text begins or ends an answer.
 """
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from os.path import commonprefix
 from typing import Any
 
 from stages.extract._chat.sandbox import TemplateError
 
-_ASKED, _ANSWERED, _ASKED_AGAIN, _ANSWERED_AGAIN, _RESULT = (
-    "Two and two?",
-    "It is four.",
-    "And three?",
-    "Then seven.",
-    "result 19",
-)
+_ASKED, _ANSWERED, _RESULT = "Two and two?", "It is four.", "result 19"
+_ASKED_AGAIN, _ANSWERED_AGAIN = "And three?", "Then seven."
 _CONVERSATION = [
     {"role": "user", "content": _ASKED},
     {"role": "assistant", "content": _ANSWERED},
@@ -50,11 +45,10 @@ class Turns:
         spans, place = [], marked.find(self.header)
         while place >= 0:
             start = place + len(self.header)
-            start += len(commonprefix([self.rest_of_prompt, marked[start : start + len(self.rest_of_prompt)]]))
-            stop = min((found for token in self.begins if (found := marked.find(token, start)) >= 0), default=len(marked))
-            stop = min(
-                (found + len(token) for token in self.ends if (found := marked.find(token, start, stop)) >= 0), default=stop
-            )
+            start += _num_shared(self.rest_of_prompt, marked[start : start + len(self.rest_of_prompt)])
+            stop = min((at for token in self.begins if (at := marked.find(token, start)) >= 0), default=len(marked))
+            ends = (at + len(token) for token in self.ends if (at := marked.find(token, start, stop)) >= 0)
+            stop = min(ends, default=stop)
             spans.append((start, stop))
             place = marked.find(self.header, stop)
         return spans
@@ -68,7 +62,7 @@ def find_turns(render: Render, token: re.Pattern[str]) -> Turns | None:
         conversation = render(_CONVERSATION)
     except TemplateError:
         return None
-    prompt = prompted[len(commonprefix([asked, prompted])) :]
+    prompt = prompted[_num_shared(asked, prompted) :]
     between = _between(conversation, [_ASKED, _ANSWERED, _ASKED_AGAIN, _ANSWERED_AGAIN])
     if between is None:
         return None
@@ -82,6 +76,11 @@ def find_turns(render: Render, token: re.Pattern[str]) -> Turns | None:
     if _learned(turns, conversation, _CONVERSATION) != [_ANSWERED, _ANSWERED_AGAIN]:
         return None
     return replace(turns, knows_tools=_knows_tools(turns, render))
+
+
+def _num_shared(first: str, second: str) -> int:
+    """The length of the start that two texts share."""
+    return next((at for at, (one, other) in enumerate(zip(first, second)) if one != other), min(len(first), len(second)))
 
 
 def _between(text: str, contents: list[str]) -> list[str] | None:

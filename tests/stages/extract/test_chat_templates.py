@@ -136,7 +136,7 @@ def test_template_that_does_not_tell_answers_is_refused_but_for_learn_all() -> N
 
 def test_answers_that_end_with_the_next_turn_are_learned_without_it_and_tools_are_refused() -> None:
     template = (
-        "{% for m in messages %}{{ '<|observation|>' if m.role == 'tool' else '<|' + m.role + '|>' }}{{ m.content }}{% endfor %}"
+        "{% for m in messages %}{{ '<|' + ('observation' if m.role == 'tool' else m.role) + '|>' + m.content }}{% endfor %}"
         "{% if add_generation_prompt %}<|assistant|>{% endif %}"
     )
     used = loaded(template, (*OF_ROLES, "<|observation|>"))
@@ -186,6 +186,16 @@ def test_characters_for_private_use_are_text(found: str) -> None:
         assert text_of(segments) == f"<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\nHello!<|im_end|>\n"
     with pytest.raises(TemplateError, match="private use"):
         loaded(CHATML).render([{"role": "user", "content": "\ue000\ue800\uf000"}], None, "all")
+
+
+def test_characters_for_private_use_that_a_template_drops_are_no_marks() -> None:
+    """Every character of each range stands once before what the template writes, wherever its marks are."""
+    used = loaded("{% for m in messages %}{{ m.content.split('</think>')[-1] }}<|im_end|>{% endfor %}")
+    for first in (0xE000, 0xE800, 0xF000):
+        dropped = "".join(map(chr, range(first, first + 0x800)))
+        segments = used.render([{"role": "user", "content": f"{dropped}</think>x</think><|im_end|>"}], None, "all")
+        assert [segment.get("token", segment.get("text")) for segment in segments] == ["<|im_end|>", "<|im_end|>"]
+        assert tokens_of(segments) == ["<|im_end|>"]
 
 
 def test_text_that_is_no_unicode_is_refused() -> None:
@@ -255,7 +265,8 @@ def test_harmony_is_the_published_example() -> None:
         "Current date: 2024-07-26\n\nReasoning: medium\n\n"
         "# Valid channels: analysis, commentary, final. Channel must be included for every message.\n"
         "Calls to these tools must go to the commentary channel: 'functions'.<|end|>"
-        "<|start|>developer<|message|># Instructions\n\nUse a friendly tone.\n\n# Tools\n\n## functions\n\nnamespace functions {\n\n"
+        "<|start|>developer<|message|># Instructions\n\nUse a friendly tone.\n\n"
+        "# Tools\n\n## functions\n\nnamespace functions {\n\n"
         "// Gets the location of the user.\ntype get_location = () => any;\n\n"
         "// Gets the current weather in the provided location.\ntype get_current_weather = (_: {\n"
         "// The city and state, e.g. San Francisco, CA\nlocation: string,\n"

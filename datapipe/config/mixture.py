@@ -39,6 +39,7 @@ from datapipe.config.sources.provenance import (
     licensing_problems,
     synthetic_problems,
 )
+from datapipe.config.sources.repository import repository_stages
 from datapipe.config.sources.source import AnySource, SnapshotSource, Source
 from datapipe.config.stage_use import NAME_PATTERN, StageList, StageUse
 from datapipe.config.tokenizer_spec import TokenizerOrNone, TokenizerSpec, TokenizerTraining
@@ -225,6 +226,10 @@ class Mixture(Record):
         if self.pack.bos_aligned and self.tokenizer.bos is None and not self.tokenizer.is_none and not self._takes_tokenizer:
             text = "needs tokenizer.bos, the token that begins every document, such as <s>, and tokenizer.path"
             problems.append((("pack", "bos_aligned"), text))
+        if self.tokenizer.path is None:
+            text = "needs tokenizer.path: there are no control tokens without it. Leave it out"
+            named = [name for name, source in self.sources.items() if source.repository and source.repository.separators]
+            problems += [(("sources", name, "repository", "separators"), text) for name in named]
         if self.tokenizer.train is not None:
             text = "needs tokenizer.path: a trained tokenizer has no control tokens for prefix, suffix and middle"
             problems += [(("sources", name, "fim"), text) for name, source in self.sources.items() if source.fim]
@@ -281,10 +286,12 @@ class Mixture(Record):
         return {name: source for name, source in self.all_sources.items() if isinstance(source, SnapshotSource)}
 
     def stages_of(self, source: str) -> tuple[StageUse, ...]:
-        """The stages of a source: its own list, or the mixture's, with the filter of the licences that are allowed,
-        and with the stage that makes texts of conversations."""
-        with_chat = chat_stages(self.sources[source], self._listed(source), self.where("sources", source, "messages"))
-        return licensed_stages(self.licenses, self.sources[source], with_chat)
+        """The stages of a source: its own list, or the mixture's, with the filter of the licences that are allowed, and with
+        those that make texts of conversations, and documents of repositories."""
+        own, listed = self.sources[source], self._listed(source)
+        with_chat = chat_stages(own, listed, self.where("sources", source, "messages"))
+        joining = repository_stages(own, with_chat, self.where("sources", source, "repository"))
+        return licensed_stages(self.licenses, own, joining)
 
     def _listed(self, source: str) -> tuple[StageUse, ...]:
         own = self.sources[source].stages

@@ -34,6 +34,7 @@ from datapipe.storage.root import open_input
 
 MOST_SPLITS = 16  # Splits that are previewed before a field counts as missing
 _STRATA, _PREFIX = "strata.by", "document_prefix.text"
+_CONTENTS = {"text": "text", "messages": "conversation", "repository": "files"}  # by the option that names the field
 _SPLIT_BYTES = 1 << 20
 _LISTED_FILES, _LISTED_NAMES = 3, 30
 _LISTED_VALUES, _SHOWN_CHARS = 1000, 40
@@ -90,9 +91,7 @@ def check_fields(
         is_content = lacked in source.needed_fields
         is_needed = is_content or column in needed
         decides = f"{needed.get(column)} decides by it. Correct the name, or leave that out."
-        remedy = (
-            f"Write the name of the field with the {'conversation' if source.messages else 'text'}." if is_content else decides
-        )
+        remedy = f"Write the name of the field with the {_CONTENTS[source.content_option]}." if is_content else decides
         option = source.content_option if is_content else source.option_of(column)
         lack = f"{mixture.where('sources', name, option)}: {seen.lack(lacked)}"
         if is_needed and source.check_fields:
@@ -172,7 +171,7 @@ def deciding_columns(mixture: Mixture, name: str, stages: Sequence[BoundStage]) 
     asks for it: "dedup.exact (field)". After a stage that does not declare what it writes, any column may exist.
     """
     source = mixture.sources[name]
-    written: set[str] | None = set(OWN_COLUMNS)
+    written: set[str] | None = {*OWN_COLUMNS, *(() if source.repository is None else source.repository.written)}
     kept = kept_columns(source, stages)
     needed: dict[str, str] = {}
     absent: dict[str, str] = {}
@@ -204,7 +203,7 @@ def _written_by(bound: BoundStage) -> set[str] | None:
     """The columns that a stage adds to documents; None where unknown."""
     stage = bound.stage
     if isinstance(stage, Global):
-        return {column for column in (stage.size_column, stage.cluster_column) if column is not None}
+        return {column for column in (*(stage.writes or ()), stage.size_column, stage.cluster_column) if column is not None}
     if stage.writes is None:
         return None
     tags: set[str] = set()

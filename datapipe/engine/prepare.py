@@ -15,12 +15,13 @@ from datapipe.engine.binding import bind, stage_digest, with_cut
 from datapipe.engine.chat_templates import with_templates
 from datapipe.engine.fields import check_fields, deciding_columns, kept_columns
 from datapipe.engine.history import read_mixture, read_types
-from datapipe.engine.tokenizer_file import UsersTokenizer, users_tokenizer
+from datapipe.engine.tokenizer_file import UsersTokenizer, separators, users_tokenizer, with_separators
 from datapipe.errors import UserError, suggest
 from datapipe.inputs.discovery import discover, probe_large_files, would_take
 from datapipe.inputs.entries import Notes, same_files
 from datapipe.metrics import UnreadableFile
 from datapipe.records.names import OWN_FILES, TOKENIZER
+from datapipe.rng import seed_for
 from datapipe.shards.manifest import Snapshot, read_snapshot, snapshot_file
 from datapipe.shards.snapshot_folder import snapshot_folder
 from datapipe.snapshots.generations import Generation
@@ -34,7 +35,7 @@ from datapipe.stage.reader import InputFile, Reader
 from datapipe.stage.tables import drops_for_others
 from datapipe.steps.counts import unreadable_text
 from datapipe.steps.pipeline import BoundStage
-from datapipe.steps.request import PlannedSource, Request, joined_types
+from datapipe.steps.request import PlannedSource, Request, joined_types, row_files
 from datapipe.steps.splits import group_splits
 from datapipe.steps.stage_order import order_warnings
 from datapipe.steps.warnings import (
@@ -74,7 +75,8 @@ def prepare(
     else:
         content = root.read_bytes(snapshot_file(root, newest, TOKENIZER)) if newest.has_tokens else b""
         tokenizer = UsersTokenizer(content=content)
-        if any(isinstance(bound.stage, Global) for listed in stages.values() for bound in listed):
+        bound_stages = (bound.stage for listed in stages.values() for bound in listed)
+        if any(isinstance(stage, Global) and not stage.makes_contents for stage in bound_stages):
             own_rows = index_of_snapshot(root, newest)
     warnings += () if taken else tokenizer.warnings  # rows that are taken have their tokens
     return Request(
@@ -142,7 +144,7 @@ def _checked_files(
 
 
 def _bound(mixture: Mixture, name: str) -> tuple[BoundStage, ...]:
-    bound = tuple(with_cut(name, bind(use)) for use in mixture.stages_of(name))
+    bound = tuple(with_cut(name, bind(use)) for use in with_separators(mixture, name, mixture.stages_of(name)))
     if mixture.tokenizer.is_none and "source" in mixture.sources[name].kept_fields:
         raise UserError(
             f"{mixture.where('sources', name, 'keep')}: 'source' cannot be kept: written documents have a column of this name, "
@@ -314,8 +316,13 @@ def _planned(
     for reader in different.values():
         catalogue.libraries_of(reader)
     digests = {key: stage_digest(reader, "reader") for key, reader in different.items()}
-    keep, declared = kept_columns(mixture.sources[name], stages), mixture.sources[name].types
+    source = mixture.sources[name]
+    keep, declared, of_rows = kept_columns(source, stages), source.types, row_files(source)
+    if source.repository is not None and of_rows is not None:
+        tokens = separators(mixture, name, source.repository.separators)
+        of_rows = replace(of_rows, separators=tuple(tokens), seed=seed_for(mixture.seed, name, "files"))
     return PlannedSource(
+        row_files=of_rows,
         groups=tuple(group_splits(listed, mixture.execution.split_bytes)),
         readers=readers,
         reader_digests={path: digests[key] for path, key in keys.items()},

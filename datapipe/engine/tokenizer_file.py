@@ -10,12 +10,14 @@ The proof which library encodes is made here, when the run is planned (`tokens/p
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from datapipe.config.mixture import Mixture
+from datapipe.config.sources.repository import STAGE as JOIN
+from datapipe.config.stage_use import StageUse
 from datapipe.config.tokenizer_spec import TokenizerSpec
 from datapipe.errors import UserError
 from datapipe.records.names import CHAT_TEMPLATE
@@ -24,6 +26,7 @@ from datapipe.storage.outages import input_error, outage_of
 from datapipe.storage.root import open_input, split_query
 from datapipe.tokens.encoder import LARGEST_FILE, TOKENIZER, Encoder
 from datapipe.tokens.fim import Fim, check_fim
+from datapipe.tokens.separators import separators_in
 from datapipe.tokens.tiktoken import convert, is_rank_file
 from datapipe.tokens.vocabulary import is_in_brackets
 
@@ -81,6 +84,31 @@ def _opened(path: str, where: str) -> tuple[bytes, str | None]:
         raise input_error(error, where, "cannot read the tokenizer", path) from error
     except UserError as error:
         raise UserError(f"{where}: {path}: {error}") from error
+
+
+def with_separators(mixture: Mixture, source: str, uses: Sequence[StageUse]) -> list[StageUse]:
+    """The stages of a source, the one that joins the files of repositories with the control tokens of the tokenizer. Raises
+    UserError for others."""
+    return [_with_separators(mixture, source, use) if use.name == JOIN else use for use in uses]
+
+
+def _with_separators(mixture: Mixture, source: str, use: StageUse) -> StageUse:
+    tokens = separators(mixture, source, use.options.get("separators"))
+    return use.model_copy(update={"options": {**use.options, "separators": tokens}})
+
+
+def separators(mixture: Mixture, source: str, named: Sequence[str] | None) -> list[str]:
+    """The control tokens between files; none where documents are not encoded by a tokenizer at a path."""
+    spec = mixture.tokenizer
+    if spec.path is None:
+        return list(named or ())
+    try:
+        content = json.loads(_as_json(_found(spec.path)[0], spec))
+        return list(separators_in([token["content"] for token in content["added_tokens"]], named))
+    except UserError as error:
+        raise UserError(f"{mixture.where('sources', source, 'repository')}: {error}") from error
+    except (OSError, ValueError, KeyError, TypeError):
+        return list(named or ())  # `users_tokenizer` has the error
 
 
 def _check_fim(encoder: Encoder, mixture: Mixture) -> None:

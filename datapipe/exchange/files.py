@@ -16,7 +16,7 @@ process over a damaged schema. Files are not mapped: the pages of a map count as
 and a mapped file that is cut short ends the process."""
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -69,16 +69,31 @@ def sort_words(rows: pa.RecordBatch | pa.Table, count: int | None = None) -> lis
     """The words that rows are sorted by: (num_rows,) uint64 each. A key is two words; signed numbers are moved up by 2**63.
     `count`: only the first words; None: all."""
     words: list[np.ndarray] = []
-    for name, field_type in zip(rows.schema.names, rows.schema.types):
+    for number, field_type in enumerate(rows.schema.types):
         if count is not None and len(words) >= count:
             break
-        if field_type == KEY_TYPE:
-            words += key_halves(rows.column(name))
-        elif pa.types.is_unsigned_integer(field_type):
-            words.append(numbers(rows.column(name)).astype(np.uint64, copy=False))
-        elif pa.types.is_signed_integer(field_type):
-            words.append(numbers(rows.column(name)).astype(np.int64).view(np.uint64) ^ np.uint64(1 << 63))
+        words += _words_of(rows, number, field_type)
     return words[:count]
+
+
+def sort_word(rows: pa.RecordBatch, number: int) -> np.ndarray:
+    """One of the words that rows are sorted by: (num_rows,) uint64."""
+    for column, field_type in enumerate(rows.schema.types):
+        width = 2 if field_type == KEY_TYPE else int(pa.types.is_integer(field_type))
+        if number < width:
+            return _words_of(rows, column, field_type)[number]
+        number -= width
+    raise IndexError(number)
+
+
+def _words_of(rows: pa.RecordBatch | pa.Table, column: int, kind: pa.DataType) -> Sequence[np.ndarray]:
+    if kind == KEY_TYPE:
+        return key_halves(rows.column(column))
+    if pa.types.is_unsigned_integer(kind):
+        return (numbers(rows.column(column)).astype(np.uint64, copy=False),)
+    if pa.types.is_signed_integer(kind):
+        return (numbers(rows.column(column)).astype(np.int64).view(np.uint64) ^ np.uint64(1 << 63),)
+    return ()
 
 
 def num_words(schema: pa.Schema) -> int:

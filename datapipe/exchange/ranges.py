@@ -21,6 +21,7 @@ from datapipe.exchange.files import (
     open_rows,
     read_index,
     read_neighbours,
+    sort_word,
     sort_words,
     sorted_columns,
     sorted_rows,
@@ -142,7 +143,7 @@ def position(rows: pa.RecordBatch, bound: Bound) -> int:
     for number, value in enumerate(bound):
         if low == high or value >= 1 << 64:
             return high
-        word = sort_words(rows.slice(low, high - low), number + 1)[number]
+        word = sort_word(rows.slice(low, high - low), number)
         wanted = np.uint64(value)
         low, high = low + int(np.searchsorted(word, wanted, "left")), low + int(np.searchsorted(word, wanted, "right"))
     return low

@@ -29,7 +29,8 @@ from datapipe.inputs.planned_input import PlannedInput
 from datapipe.snapshots.index.write import open_index
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.reader import FieldNames, InputFile
-from datapipe.steps.read_batches import conformed, with_keys
+from datapipe.stage.row_files import POSITION_BITS
+from datapipe.steps.read_batches import conformed, documents_of
 from datapipe.steps.request import field_names
 from datapipe.storage.root import Root, split_query
 
@@ -115,6 +116,8 @@ class DocumentLocator:
             if difference:
                 return Original(None, f"{name} {difference}, so the text that the run read cannot be shown.")
             fields = self._fields(source)
+            if fields.files is not None and file.compression is None:
+                position &= (1 << POSITION_BITS) - 1  # of the record
             with PlannedInput(file) as planned:
                 candidate = reader.find(file, position, fields, planned.open)
             if candidate is None:
@@ -124,7 +127,8 @@ class DocumentLocator:
             row = int(np.searchsorted(part.positions, position))
             if part.positions[row : row + 1].tolist() != [position]:
                 return Original(None, f"{name} has no document at {position}: it was rejected as it was read.")
-            record = with_keys(part, split, source)
+            record = documents_of(part, split, source, fields)
+            row = record.column("key").to_pylist().index(key)
         except (DatapipeError, OSError, pa.ArrowException, ValueError, ImportError) as error:
             refusal = error if isinstance(error, UserError) else None
             return Original(None, f"{name} cannot be read again: {type(error).__name__}.", refusal)
@@ -146,7 +150,7 @@ class DocumentLocator:
         spec = self._mixture.sources[source]
         types = {field: seen.kind for field, seen in self._types.get(source, {}).items()}
         declared = {field: spec.types[column] for column, field in spec.keep.items() if column in spec.types}
-        return field_names(spec, spec.keep, types, declared)
+        return field_names(spec, spec.kept_fields, types, declared)
 
     @cached_property
     def _types(self) -> dict[str, dict[str, Any]]:

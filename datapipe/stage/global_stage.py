@@ -5,7 +5,7 @@
 The stage emits rows, the engine shuffles them by key, and `reduce` handles each partition.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.stage.base import Share, Stage
 from datapipe.stage.documents import DocumentBatch
-from datapipe.stage.tables import Bucket, Exchange
+from datapipe.stage.tables import CONTENTS, Bucket, Exchange
 
 _STRING_OR_STRINGS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 
@@ -29,7 +29,8 @@ class Global(Stage):
         emit(batch)             rows (hash uint64, …, key, …) of the tables in `emits()`
         exchanges()             the exchanges, in order; each is planned after the one before it is committed
         reduce(name, bucket)    all rows of a range of hashes  ->  rows of other tables, exchanged by their own hashes
-        drops, cuts, sizes      the final tables, which the engine exchanges by document and applies
+        drops, cuts, sizes,     the final tables, which the engine exchanges by document and applies
+        contents
 
     `reduce` treats the rows of each hash independently: its output must not depend on the borders
     of the hash ranges.
@@ -115,6 +116,11 @@ class Global(Stage):
         """The order of sources that decides which document survives: () for the mixture's order, None without an order."""
         return None
 
+    @property
+    def makes_contents(self) -> bool:
+        """Whether it makes documents of several, in place of comparing them: no later run compares with its rows."""
+        return any(CONTENTS in exchange.outputs for exchange in self.exchanges())
+
     def unseen_by_emit(self) -> set[str]:
         """Options that `emit` does not read."""
         return {"size_column", "cluster_column", *self.apply_options, *self.checks}
@@ -141,6 +147,11 @@ class Global(Stage):
     def reduce(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
         """Reduces one partition to rows, in any order, of the exchange's output tables. A table may be left out. `bucket`: all
         rows of a range of hashes, each table sorted (see `Exchange`), or a chunk of a hot key."""
+        raise NotImplementedError
+
+    def reduce_slices(self, exchange: str, slices: Iterator[pa.RecordBatch]) -> Iterator[Mapping[str, pa.RecordBatch]]:
+        """Reduces all rows of a range of hashes, of an exchange with `in_slices`: sorted, and all rows of a slice before those
+        of the next one. A hash may go on in the next slice. Yields rows of the output tables."""
         raise NotImplementedError
 
     def reduce_at_once(self, exchange: str, tables: Bucket) -> Mapping[str, pa.RecordBatch]:

@@ -100,27 +100,32 @@ def license_codes(column: pa.Array, name: str) -> tuple[NDArray[np.int64], list[
     """The licence of each document as an index (num_docs,) into the names, each of which occurs once. `column`: (num_docs,)
     text, lists of text, or values that Arrow writes as text; `name`: of the column, for errors."""
     import numpy as np
-    import pyarrow as pa
 
     from datapipe.columns import compute
+
+    encoded = compute.dictionary_encode(compute.fill_null(license_texts(column, name), ""))
+    of_values = [named(value) for value in encoded.dictionary.to_pylist()]
+    names = {license: number for number, license in enumerate(dict.fromkeys(of_values))}
+    numbers = np.array([names[license] for license in of_values], np.int64)
+    return numbers[encoded.indices.to_numpy(zero_copy_only=False)], list(names)
+
+
+def license_texts(column: pa.Array, name: str) -> pa.Array:
+    """The licences in a column as `named` takes them, (num_docs,) large_string: as those of `license_codes`."""
+    import pyarrow as pa
+
     from datapipe.errors import UserError
 
     try:
         if pa.types.is_list(column.type):
             lists = column.cast(pa.list_(pa.large_string())).to_pylist()
-            texts = pa.array([None if names is None else json.dumps(names) for names in lists], pa.large_string())
-        else:
-            texts = column.cast(pa.large_string())
+            return pa.array([None if names is None else json.dumps(names) for names in lists], pa.large_string())
+        return column.cast(pa.large_string())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise UserError(
             f"license_field: the column '{name}' holds {column.type}, expected text: a license, or a list of them as JSON. "
             f"Name another field."
         ) from None
-    encoded = compute.dictionary_encode(compute.fill_null(texts, ""))
-    of_values = [named(value) for value in encoded.dictionary.to_pylist()]
-    names = {license: number for number, license in enumerate(dict.fromkeys(of_values))}
-    numbers = np.array([names[license] for license in of_values], np.int64)
-    return numbers[encoded.indices.to_numpy(zero_copy_only=False)], list(names)
 
 
 def codes_of_documents(record: pa.RecordBatch, name: str) -> tuple[NDArray[np.int64], list[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from operator import attrgetter
 from typing import Any, ClassVar, Literal
 
@@ -76,6 +76,22 @@ class Split:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RowFiles:
+    """How the files that a record lists become its documents (`stage/repositories.py`)."""
+
+    field: str  # the field with the list of files
+    # path, text, license: the members of a file
+    path: str
+    text: str
+    license: str | None
+    name: str | None  # the field with the name of the repository
+    order: Literal["path", "random", "given"]
+    most_bytes: int
+    separators: tuple[str, ...]
+    seed: int = 0  # of a random order
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FieldNames:
     """Which fields of the input become which columns."""
 
@@ -88,6 +104,8 @@ class FieldNames:
     # fields of `keep` whose values are the content of a document, as the JSON text of an object, for a stage
     # that makes a text of it (`Stage.takes_json`); a document has the first one. Empty: the content is the text.
     json: tuple[str, ...] = ()
+    # a field of `keep` whose files are the content of documents; None: the content is the text, or made of `json`
+    files: RowFiles | None = None
     # whether half a surrogate pair in JSON becomes U+FFFD; otherwise it makes a record a bad one
     replaces_surrogates: bool = False
     # by column the field that it is made of; empty where columns have the names of their fields
@@ -100,13 +118,15 @@ class FieldNames:
 
     def identity(self) -> list[Any]:
         types, columns = {name: str(kind) for name, kind in self.types.items()}, list(self.columns.items())
-        made = [list(self.json)] if self.json else []
+        made = [list(self.json)] if self.json else [asdict(self.files)] if self.files is not None else []
         return [self.text, self.id, list(self.keep), columns, types, dict(self.declared), self.replaces_surrogates, *made]
 
     @property
     def content(self) -> str:
         """The field that every document has."""
-        return self.json[0] if self.text is None else self.text
+        if self.text is not None:
+            return self.text
+        return self.json[0] if self.files is None else self.files.field
 
     @property
     def wanted(self) -> tuple[str, ...]:

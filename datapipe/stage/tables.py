@@ -40,6 +40,13 @@ cluster may be counted in parts."""
 FINAL_SCHEMAS: Mapping[str, pa.Schema] = {"drops": DROP_SCHEMA, "cuts": CUT_SCHEMA, "sizes": SIZE_SCHEMA}
 """The tables that hold decisions, by name. The engine exchanges them by key, and a map task applies those of its documents."""
 
+CONTENTS = "contents"
+"""The final table of a stage that makes documents of several: new columns of the document `key`, as its exchange declares
+them behind `hash` and `key`. One of them is `text`. Every document that the stage does not drop has one row. The engine keeps
+no text of documents beside it (`Global.makes_contents`)."""
+
+FINAL_TABLES = (*FINAL_SCHEMAS, CONTENTS)
+
 OPEN = "open"
 """The table that requests another round of an exchange: the exchange ends after a round that writes no row to it."""
 
@@ -71,6 +78,9 @@ class Exchange:
     # whether a chunk of a hot key also begins with the last row of the chunk before it, after the first row
     # of the group
     neighbours: bool = False
+    # whether `Global.reduce_slices` gets the rows of a range, of the only input, in their order, slice by slice: for
+    # rows of one hash that may exceed the memory of a task, and of which the output needs the order
+    in_slices: bool = False
     # inputs up to this size are reduced by one call of `reduce_at_once`, without rounds. 0: never. None: up
     # to half of `execution.bucket_bytes`.
     at_once_bytes: int | None = 0

@@ -11,7 +11,13 @@ from datapipe.stage.base import Filter, Stage
 from datapipe.steps.pipeline import BoundStage
 
 DOCUMENTS = 0.5  # bytes of a file of documents per byte of text: compressed, with ids
-_ROWS: Mapping[str, float] = {"dedup.exact": 0.02, "dedup.minhash": 0.45, "dedup.lines": 0.4, "dedup.substring": 0.8}
+_ROWS: Mapping[str, float] = {
+    "dedup.exact": 0.02,
+    "dedup.minhash": 0.45,
+    "dedup.lines": 0.4,
+    "dedup.substring": 0.8,
+    "join.repository": 1.0,
+}
 """Bytes of the rows that a global stage exchanges, in all its steps, per byte of text."""
 
 _OTHER_ROWS = 0.5
@@ -30,6 +36,7 @@ _MB_PER_S: Mapping[str, float] = {
     "dedup.exact": 500.0,
     "dedup.lines": 30.0,
     "dedup.*": 60.0,
+    "join.*": 40.0,
 }
 """Megabytes of text a second on one core, by the first pattern that fits the name of a stage. Exchanges are included."""
 

@@ -161,7 +161,8 @@ class Loss:
     stage: str
     dropped: Counter[str]  # documents by reason, "stage:rule"
     reached: int  # documents that the stages before it left
-    is_asked: bool  # whether an option asks for a loss as large as this: a share to keep, or `max_dropped`
+    # whether an option asks for a loss as large as this: a share to keep, or `max_dropped`; or the documents are in others
+    is_asked: bool
 
     @property
     def share(self) -> float:
@@ -181,7 +182,9 @@ def losses(counts: DocumentCounts, stages: Sequence[BoundStage]) -> Iterator[Los
             if bound.share is not None:
                 is_asked = (num_dropped - dropped[f"{bound.name}:{BELOW_SHARE}"]) / left <= MOST_LOST
             else:
-                is_asked = isinstance(stage, Global) and num_dropped / left <= (stage.max_dropped or 0)
+                is_asked = isinstance(stage, Global) and (
+                    stage.makes_contents or num_dropped / left <= (stage.max_dropped or 0)
+                )
             yield Loss(stage=bound.name, dropped=dropped, reached=left, is_asked=is_asked)
             left -= num_dropped
 

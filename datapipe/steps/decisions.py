@@ -2,6 +2,7 @@
 
     batch ─▶ drops ─▶ cuts ─┬─▶ more cut than allowed, or nothing left: dropped, as STAGE:too_much_removed
                             └─▶ the text without the spans, and its cut points ─▶ size and cluster columns
+                 └─▶ contents ─▶ batches of the texts and columns that the stage has made for the documents
 
 The bytes cut from documents that stay are counted by rule, as STAGE:RULE_bytes; each byte once.
 
@@ -14,14 +15,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Self, cast
 
 import numpy as np
 import pyarrow as pa
 
-from datapipe.columns import KEY_BYTES, hex_keys, key_matrix, keys_from, numbers, text_buffers, text_lengths, texts_from
+from datapipe.columns import (
+    KEY_BYTES,
+    hex_keys,
+    is_first,
+    key_matrix,
+    keys_from,
+    numbers,
+    take_rows,
+    text_buffers,
+    text_lengths,
+    texts_from,
+)
 from datapipe.columns import compute as pc
-from datapipe.errors import StageError, UserError
+from datapipe.errors import DatapipeError, StageError, UserError
 from datapipe.exchange.files import Block, open_rows, read_block, read_index
 from datapipe.exchange.tables import FactWriter
 from datapipe.kernels.text import replace
@@ -32,10 +45,12 @@ from datapipe.stage.base import Filter, FilterResult
 from datapipe.stage.cut_points import CUT_POINTS, cut_points_after, no_cut_points
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.segments import SEGMENTS
+from datapipe.stage.tables import CONTENTS
 from datapipe.steps.edited_segments import after_cuts
 from datapipe.steps.kind import table_checksums
 from datapipe.steps.measuring import Measurement
 from datapipe.steps.pipeline import BoundStage
+from datapipe.steps.read_batches import coalesced
 from datapipe.storage.root import Root
 
 TOO_MUCH_REMOVED = "too_much_removed"
@@ -51,7 +66,7 @@ class Decisions:
 
     name: str
     rule: str  # the reason of its drops
-    # "drops", "cuts" and "sizes", those that the stage writes; files with rows for the task's input files
+    # "drops", "cuts", "sizes" and "contents", those that the stage writes; files with rows for the task's input files
     # alone
     tables: Tables
     # size_column, cluster_column: the columns for sizes and names of clusters; None: not written
@@ -109,6 +124,16 @@ class DecisionApplier:
     rows: Mapping[str, KeyedRows]
     drops: Drops
     measurements: Sequence[Measurement]
+
+    def batches(self, batch: DocumentBatch) -> Iterator[DocumentBatch]:
+        """The documents of a batch that stay: one batch, or as many as their new contents take."""
+        batch = self.apply(batch)
+        return iter([batch]) if CONTENTS not in self.rows else map(DocumentBatch, coalesced(self._with_contents(batch)))
+
+    def _with_contents(self, batch: DocumentBatch) -> Iterator[pa.RecordBatch]:
+        for start, stop, rows in self.rows[CONTENTS].of_each(batch.keys):
+            made = {name: column for name, column in zip(rows.schema.names, rows.columns) if name not in ("hash", "key")}
+            yield batch.slice(start, stop).with_columns(made).record
 
     def apply(self, batch: DocumentBatch) -> DocumentBatch:
         """The documents of a batch that stay, without the spans that are cut."""
@@ -207,21 +232,21 @@ class Cuts:
 class KeyedRows:
     """Rows of exchange files, looked up by document key."""
 
-    def __init__(self, root: Root, blocks: Sequence[tuple[ExchangeFile, Block, pa.Schema]]) -> None:
+    def __init__(self, root: Root, blocks: Sequence[tuple[ExchangeFile, Block, pa.Schema]], held_blocks: int) -> None:
         self.root, self._blocks = root, sorted(blocks, key=lambda entry: entry[1].first)
         self._firsts = _as_keys([block.first for _, block, _ in self._blocks])
         self._lasts = _as_keys([block.last for _, block, _ in self._blocks])
-        self._block = lru_cache(HELD_BLOCKS)(self._read_block)
+        self._block = lru_cache(held_blocks)(self._read_block)
 
     @classmethod
-    def open(cls, root: Root, files: Sequence[ExchangeFile]) -> Self:
+    def open(cls, root: Root, files: Sequence[ExchangeFile], held_blocks: int = HELD_BLOCKS) -> Self:
         """Reads the index of every file."""
         blocks: list[tuple[ExchangeFile, Block, pa.Schema]] = []
         for file in files:
             with open_rows(root, file) as stream:
                 of_file, schema = read_index(stream, file)
             blocks += [(file, block, schema) for block in of_file]
-        return cls(root, blocks)
+        return cls(root, blocks, held_blocks)
 
     def matches(self, keys: pa.Array) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, pa.RecordBatch]]:
         """Block by block: documents with rows in it, start and stop of the rows of each, and the block."""
@@ -240,6 +265,18 @@ class KeyedRows:
             has_rows = starts < stops
             if has_rows.any():
                 yield documents[has_rows], starts[has_rows], stops[has_rows], rows
+
+    def of_each(self, keys: pa.Array) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+        """The rows of documents that have one each, in the order of `keys`: of documents [start, stop)."""
+        wanted = _sortable(key_matrix(keys))
+        numbers_of_blocks = np.minimum(np.searchsorted(self._lasts, wanted, "left"), len(self._blocks) - 1)
+        for start, stop in pairwise([*np.flatnonzero(is_first(numbers_of_blocks)).tolist(), len(wanted)]):
+            rows = self._block(int(numbers_of_blocks[start]))
+            row_keys = _sortable(key_matrix(rows.column("key")))
+            found = np.minimum(np.searchsorted(row_keys, wanted[start:stop]), len(row_keys) - 1)
+            if (row_keys[found] != wanted[start:stop]).any():
+                raise DatapipeError("a document has no content. This is a defect of datapipe or of a stage of yours")
+            yield start, stop, take_rows(rows, found)
 
     def _read_block(self, number: int) -> pa.RecordBatch:
         file, block, schema = self._blocks[number]

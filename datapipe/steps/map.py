@@ -18,7 +18,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
+
+import pyarrow as pa
 
 from datapipe.errors import UnsplittableInputError
 from datapipe.exchange.files import TableWriters
@@ -26,11 +29,12 @@ from datapipe.exchange.tables import FactWriter, TableWriter, kept_facts, read_d
 from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import ExchangeFile, OutputFile, Outputs, Record, TableFile, Tables
 from datapipe.records.versions import UNICODE
-from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.documents import BASE_FIELDS, DocumentBatch
 from datapipe.stage.global_stage import Global
 from datapipe.stage.reader import FieldNames, InputFile, Split
+from datapipe.stage.tables import CONTENTS
 from datapipe.steps.costs import DOCUMENTS, EXCHANGED, StepCost, Texts, passed_on, rows_cost, seconds_of, stage_cost
-from datapipe.steps.decisions import DecisionApplier, Decisions, Drops, KeyedRows
+from datapipe.steps.decisions import HELD_BLOCKS, DecisionApplier, Decisions, Drops, KeyedRows
 from datapipe.steps.growth import Files, Growth, Reads, StepSize
 from datapipe.steps.guard import NO_HINTS, RetryHints
 from datapipe.steps.kind import ARROW, LEFT_OUT, Fields, OpenStage, Plan, Planning, Step, Task, documents_of, entering
@@ -51,7 +55,7 @@ if TYPE_CHECKING:  # a worker plans nothing
 _READ_MB_PER_S, _PASS_ON_MB_PER_S = 80.0, 90.0
 """Of text, on one core: for reading input, and for writing documents and reading them again."""
 
-_OF_READING = ("format", "text", "messages", "tools", "id", "keep")
+_OF_READING = ("format", "text", "messages", "tools", "repository", "id", "keep")
 """The options of a source that its first step depends on."""
 
 
@@ -201,9 +205,12 @@ class _Flow:
         if task.emit is None and not scored:
             self.kept = FactWriter(root, f"{folder}/kept.parquet", source=source, fate="kept")
         self.emitted = None if task.emit is None else TableWriters(root, folder, cast(Global, task.emit.stage).emits())
+        self.makes_contents = task.emit is not None and cast(Global, task.emit.stage).makes_contents
         self.applier: DecisionApplier | None = None
         if task.decisions is not None:
-            rows = {name: KeyedRows.open(root, files) for name, files in task.decisions.tables.items()}
+            held = {CONTENTS: 1}  # its blocks have documents
+            tables = task.decisions.tables.items()
+            rows = {name: KeyedRows.open(root, files, held.get(name, HELD_BLOCKS)) for name, files in tables}
             self.applier = DecisionApplier(task.decisions, rows, self.drops, self.measurements)
 
     def batches(self) -> Iterator[DocumentBatch]:
@@ -222,9 +229,14 @@ class _Flow:
                 measurement.documents(part, batch)
 
     def process(self, batch: DocumentBatch) -> None:
-        if self.applier is not None:
-            with self.metrics.timed(f"{self.applier.decisions.name}: apply", batch.text_bytes, batch.num_docs):
-                batch = self.applier.apply(batch)
+        if self.applier is None:
+            self._process(batch)
+            return
+        name, sizes = f"{self.applier.decisions.name}: apply", chain([(batch.text_bytes, batch.num_docs)], repeat((0, 0)))
+        for part in self.metrics.timed_each(name, self.applier.batches(batch), lambda _: next(sizes)):
+            self._process(part)
+
+    def _process(self, batch: DocumentBatch) -> None:
         if self.task.cut is not None:
             batch = self.runner.apply_cut(self.task.cut, batch)
         for bound in self.task.stages:
@@ -237,7 +249,7 @@ class _Flow:
 
     def _keep(self, batch: DocumentBatch) -> None:
         with self.metrics.timed("write documents", batch.text_bytes, batch.num_docs):
-            self.documents.add(batch.record)
+            self.documents.add(_without_texts(batch) if self.makes_contents else batch.record)
         if self.kept is not None:
             with self.metrics.timed("write facts", num_docs=batch.num_docs) as work:
                 facts = kept_facts(batch)
@@ -262,6 +274,12 @@ class _Flow:
                 outputs |= self.emitted.finish("emitted.")
         self.counts.check(self.task.label)
         return outputs
+
+
+def _without_texts(batch: DocumentBatch) -> pa.RecordBatch:
+    """The documents with empty texts: those that they get are made of the emitted rows."""
+    nothing = pa.repeat(pa.scalar("", pa.large_string()), batch.num_docs)
+    return batch.record.set_column(batch.record.schema.get_field_index("text"), BASE_FIELDS[2], nothing)
 
 
 def _segment(planning: Planning, name: str, number: int) -> Step:

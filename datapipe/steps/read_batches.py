@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from datapipe.columns import as_large_string, make_keys
+from datapipe.columns import as_large_string, byte_slices, make_keys, numbers, text_lengths
 from datapipe.columns import compute as pc
 from datapipe.document_name import document_name
 from datapipe.errors import UserError
@@ -22,7 +22,8 @@ from datapipe.metrics import TaskMetrics, UnreadableFile
 from datapipe.shards.documents.json_lines import float_texts, json_values
 from datapipe.stage.documents import BASE_FIELDS, PAGE_FIELDS, TARGET_BATCH_BYTES
 from datapipe.stage.field_types import DECLARED, FoundType, holds, in_words, joined, plain, written
-from datapipe.stage.reader import FieldNames, OpenInput, ReadBatch, Reader, Split
+from datapipe.stage.reader import FieldNames, OpenInput, ReadBatch, Reader, RowFiles, Split
+from datapipe.stage.row_files import listed_files, row_documents
 from datapipe.steps.quarantine import Quarantine
 from datapipe.steps.splits import file_hash
 
@@ -109,8 +110,8 @@ class InputSource:
                 part = conformed(part, split, self.fields)
                 if self.limit is not None:
                     part, self.limit = limited(part, self.limit)
-                record = with_keys(part, split, self.source)
-                work.bytes, work.documents = part.input_bytes, len(part.positions)
+                record = documents_of(part, split, self.source, self.fields)
+                work.bytes, work.documents = part.input_bytes, record.num_rows
             num_records += len(part.positions) + len(part.rejected) + sum(part.passed_over.values())
             self.quarantine.reject(split.file.path, part.rejected)
             self.own.unreadable_files += damages(split.file, part.rejected)
@@ -119,9 +120,17 @@ class InputSource:
             if record.num_rows:
                 for name, column in part.extra.items():
                     self.own.field_values[name] += len(column) - column.null_count
-                yield record
+                yield from self._of_target_bytes(record)
         if not num_records and split.start == 0 and split.stop in (None, len(split.file.row_groups)):
             self.metrics.document_counts.counts["read:empty_files"] += 1
+
+    def _of_target_bytes(self, record: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The documents of a batch, in several where one record has become many."""
+        if self.fields.files is None:
+            yield record
+            return
+        for start, stop in byte_slices(text_lengths(record.column("text")), TARGET_BATCH_BYTES):
+            yield record.slice(start, stop - start)
 
     def _add_wider(self, part: ReadBatch) -> None:
         """Adds the types of values that do not fit to those of the batches before, in the order of the input."""
@@ -173,7 +182,25 @@ def conformed(part: ReadBatch, split: Split, fields: FieldNames) -> ReadBatch:
                     f"types: {{{name}: string}}, or make two sources of the files."
                 ) from error
     part = replace(part, extra=columns, wider=wider)
-    return part.without(bad) if bad else part
+    part = part.without(bad) if bad else part
+    return part if fields.files is None or wider else with_files(part, fields.files)
+
+
+def with_files(part: ReadBatch, spec: RowFiles) -> ReadBatch:
+    """A batch with the files of its records as `row_documents` takes them. A record without one is rejected."""
+    listed, num_left_out = listed_files(part.extra[spec.field], spec)
+    passed_over = {**part.passed_over, "file_without_text": num_left_out} if num_left_out else part.passed_over
+    part = replace(part, extra={**part.extra, spec.field: listed}, passed_over=passed_over)
+    empty = np.flatnonzero(numbers(pc.list_value_length(listed)) == 0).tolist()
+    return part.without(dict.fromkeys(empty, f"field '{spec.field}' has no file with a text")) if empty else part
+
+
+def documents_of(part: ReadBatch, split: Split, source: str, fields: FieldNames) -> pa.RecordBatch:
+    """A reader's batch, which is `conformed`, as documents with keys."""
+    record = with_keys(part, split, source)
+    if fields.files is None or not record.num_rows:
+        return record
+    return row_documents(record, fields.files, has_members=split.file.compression is not None)
 
 
 def with_content(part: ReadBatch, fields: FieldNames) -> ReadBatch:

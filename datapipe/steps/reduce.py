@@ -8,7 +8,7 @@ repeated as long as its last round asks for another one. All tasks stream: they 
 of rows, and a run of each table that they write.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self, cast
@@ -24,7 +24,7 @@ from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import ExchangeFile, Outputs, Tables
 from datapipe.records.versions import UNICODE
 from datapipe.stage.global_stage import Global
-from datapipe.stage.tables import FINAL_SCHEMAS, OPEN, OPEN_SCHEMA, Bucket, Exchange
+from datapipe.stage.tables import FINAL_SCHEMAS, FINAL_TABLES, OPEN, OPEN_SCHEMA, Bucket, Exchange
 from datapipe.steps.decisions import Decisions
 from datapipe.steps.growth import Files, Growth, Reads, StepSize
 from datapipe.steps.guard import breaches_raised
@@ -70,6 +70,8 @@ class ReduceTask(ExchangeTask):
         declared = {name: schemas[name] for name in exchange.outputs}
         writers = TableWriters(root, folder, declared, RUN_BYTES // 2)  # beside a bucket
         name, moving = f"{self.stage.name}: {exchange.label}", f"{self.stage.name}: exchange"
+        if exchange.in_slices:
+            return self._of_slices(root, stage, exchange, writers)
         if self.at_once:
             buckets = iter([read_bucket(root, self.tables, schemas, self.start, self.stop)])
             reduce = stage.reduce_at_once
@@ -84,6 +86,19 @@ class ReduceTask(ExchangeTask):
         with metrics.timed(moving):
             outputs = writers.finish()
         return outputs, metrics
+
+    def _of_slices(self, root: Root, stage: Global, exchange: Exchange, writers: TableWriters) -> tuple[Outputs, TaskMetrics]:
+        name, metrics, (table,) = f"{self.stage.name}: {exchange.label}", TaskMetrics(), exchange.inputs
+        reduced = self._checked(stage, exchange, self.slices(root, table))
+        for tables in metrics.timed_each(name, reduced, lambda tables: (_memory_bytes(tables), 0)):
+            with metrics.timed(f"{self.stage.name}: exchange") as work:
+                work.bytes = writers.add(tables)
+        return writers.finish(), metrics
+
+    def _checked(self, stage: Global, exchange: Exchange, slices: Iterator[pa.RecordBatch]) -> Iterator[Bucket]:
+        with breaches_raised(self.stage.name, stage, stage.reduce_slices):
+            for tables in stage.reduce_slices(exchange.name, slices):
+                yield checked_tables(tables, {name: table_schemas(stage)[name] for name in exchange.outputs})
 
     @classmethod
     def grow(cls, growth: Growth, step: StepSize) -> None:
@@ -115,21 +130,22 @@ class GatherTask(ExchangeTask):
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
         tables = {name: map(partial(_of_each_document, name), self.slices(root, name, _KEY_WORDS)) for name in self.tables}
-        return self.rewritten(f"{self.stage.name}: decisions", TableWriters(root, folder, FINAL_SCHEMAS), tables)
+        writers = TableWriters(root, folder, {**table_schemas(cast(Global, self.stage.stage)), **FINAL_SCHEMAS})
+        return self.rewritten(f"{self.stage.name}: decisions", writers, tables)
 
     @classmethod
     def grow(cls, growth: Growth, step: StepSize) -> None:
         _, tables = _growing(growth, step)
-        _grow_ranges(growth, step, {name: tables[name] for name in FINAL_SCHEMAS if name in tables}, 0)
+        _grow_ranges(growth, step, {name: tables[name] for name in FINAL_TABLES if name in tables}, 0)
 
 
 def _of_each_document(table: str, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The first drop of each document, or one row with the sum of its sizes; all rows of `cuts`."""
+    """The first drop of each document, its content, or one row with the sum of its sizes; all rows of `cuts`."""
     if table == "cuts":
         return rows
     firsts = np.flatnonzero(is_first(*sort_words(rows, _KEY_WORDS)))
     kept = rows.take(pa.array(firsts))
-    if table == "drops":
+    if table != "sizes":
         return kept
     sums = np.add.reduceat(numbers(rows.column("size")), firsts)
     return kept.set_column(rows.schema.get_field_index("size"), rows.schema.field("size"), pa.array(sums))
@@ -161,7 +177,7 @@ def decisions(planning: Planning, global_step: GlobalStep, emitting: Iterable[St
     return Decisions(
         name=global_step.id,
         rule=global_step.rule,
-        tables={name: step.outputs(name, ExchangeFile) for name in FINAL_SCHEMAS if name in names},
+        tables={name: step.outputs(name, ExchangeFile) for name in FINAL_TABLES if name in names},
         size_column=stage.size_column,
         cluster_column=stage.cluster_column,
         removed_share=stage.removed_share_limit(),
@@ -177,7 +193,7 @@ def _gather(planning: Planning, step_id: str, global_step: GlobalStep, emitting:
         tables = {name: _with_rows(emitting, f"emitted.{name}") + reference_rows.get(name, ()) for name in stage.emits()}
     for exchange in stage.exchanges():
         tables = _exchanged(planning, global_step, exchange, tables)
-    final = None if tables is None else {name: tables[name] for name in FINAL_SCHEMAS if name in tables}
+    final = None if tables is None else {name: tables[name] for name in FINAL_TABLES if name in tables}
     if final is not None and not is_reduced_in_one_task(row_bytes(final), 0, planning.bucket_bytes):
         final = _merged(planning, step_id, global_step, final)
     ranges = None if final is None else by_range(final, planning.bucket_bytes)

@@ -17,7 +17,7 @@ from datapipe.records.outputs import Tables
 from datapipe.shards.manifest import Snapshot
 from datapipe.shards.source_entry import SourceEntry
 from datapipe.stage.field_types import FoundType, NoCommonTypeError
-from datapipe.stage.reader import FieldNames, InputFile, Reader, Split
+from datapipe.stage.reader import FieldNames, InputFile, Reader, RowFiles, Split
 from datapipe.steps.pipeline import BoundStage
 from datapipe.storage.root import Root
 
@@ -69,10 +69,12 @@ class PlannedSource:
     types: Mapping[str, FoundType] = field(default_factory=dict)
     # by kept field, the name of the type that the mixture declares
     declared: Mapping[str, str] = field(default_factory=dict)
+    row_files: RowFiles | None = None  # how the files of a record become documents
     stages: tuple[BoundStage, ...]
 
     def field_names(self, source: Source) -> FieldNames:
-        return field_names(source, self.keep, {name: seen.kind for name, seen in self.types.items()}, self.declared)
+        types = {name: seen.kind for name, seen in self.types.items()}
+        return field_names(source, self.keep, types, self.declared, self.row_files)
 
     def with_wider(self, wider: Iterable[Mapping[str, Mapping[str, str]]], where: str) -> PlannedSource:
         """The source with types that also hold the values that tasks have found. Raises UserError where none does."""
@@ -110,18 +112,37 @@ def field_names(
     columns: Mapping[str, str] | None = None,
     types: Mapping[str, pa.DataType] | None = None,
     declared: Mapping[str, str] | None = None,
+    files: RowFiles | None = None,
 ) -> FieldNames:
     """What is read of a source: its content, its ids, and fields for `columns`. `types`, `declared`: as in `FieldNames`."""
-    columns, made = columns or {}, source.json_fields
+    columns, made, files = columns or {}, source.json_fields, files or row_files(source)
     return FieldNames(
-        text=None if made else source.text,
+        text=None if made or files is not None else source.text,
         id=source.id,
         json=made,
+        files=files,
         replaces_surrogates=source.replaces_surrogates,
-        keep=tuple(dict.fromkeys((*columns.values(), *made))),
+        keep=tuple(dict.fromkeys((*columns.values(), *made, *(() if files is None else (files.field,))))),
         columns=columns,
         types=types or {},
         declared={**(declared or {}), **dict.fromkeys(made, "json")},
+    )
+
+
+def row_files(source: Source) -> RowFiles | None:
+    """How the files of records become documents, without the tokens of a tokenizer; None for a source of other records."""
+    spec = source.repository
+    if spec is None or spec.files is None:
+        return None
+    return RowFiles(
+        field=spec.files,
+        path=spec.path,
+        text=spec.text,
+        license=spec.license,
+        name=spec.name,
+        order=spec.order,
+        most_bytes=spec.max_bytes,
+        separators=spec.separators or (),
     )
 
 

@@ -24,7 +24,7 @@ from typing import Literal, cast
 
 from datapipe.records.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, OutputFile, Record
 from datapipe.stage.global_stage import Global
-from datapipe.stage.tables import FINAL_SCHEMAS
+from datapipe.stage.tables import FINAL_TABLES
 from datapipe.steps.kind import Plan, Step, Task
 from datapipe.steps.pipeline import GlobalStep, RankingStep
 
@@ -42,7 +42,7 @@ _EMITTED, _FOLDED = "emitted.", "folded."
 
 def is_index_row(kind: str) -> bool:
     """Whether files of a kind have rows that later runs compare with."""
-    return kind.startswith(_EMITTED) and kind.removeprefix(_EMITTED) not in FINAL_SCHEMAS
+    return kind.startswith(_EMITTED) and kind.removeprefix(_EMITTED) not in FINAL_TABLES
 
 
 def stays(kind: str, *, keeps_index: bool) -> bool:
@@ -114,7 +114,7 @@ class UnreadFiles:
         firsts = [f"{group.id}/{each.name}" + ("-1" if each.rounds > 1 else "") for each in exchanges]
         following = [*(self._steps[name] for name in firsts[1:]), decisions]
         is_done = all(step.tasks is not None for each, step in zip(exchanges, following) if table in each.inputs)
-        return is_done and (decisions.is_committed if table in FINAL_SCHEMAS else True)
+        return is_done and (decisions.is_committed if table in FINAL_TABLES else True)
 
     def _segment(self, step: Step) -> int:
         pipeline = self.plan.pipeline

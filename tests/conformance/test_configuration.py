@@ -143,6 +143,7 @@ SECTIONS = {
             "weight": WEIGHT,
             "max_epochs": number(above=0),
             "strata": Values([None, {"by": "score", "bounds": [1]}], [3, "x", {"by": "text", "bounds": [1]}]),
+            "repository": Values([None, {"files": "files"}], [3, "x", ["a"], {}, {"files": "a", "group_by": "b"}]),
             "fim": Values([None], [3, "x", ["a"], {"at": "words"}]),
             "document_prefix": Values(
                 [None, {"text": "{url}"}], [3, "x", {}, {"text": "none"}, {"text": "{url!r}"}, {"text": "{"}]
@@ -183,6 +184,21 @@ SECTIONS = {
             "order": choice("shuffled", "ascending", "descending"),
         },
         {"sources": {"web": WEB | {"strata": {"by": "score", "bounds": [1]}}}},
+    ),
+    "RepositorySpec": Section(
+        ("sources", "web", "repository"),
+        {
+            "files": text("blobs", none=False),
+            "group_by": Values([None], ["", 3, "repo"]),  # not beside files
+            "path": text("file"),
+            "text": text("body"),
+            "name": text("repo", none=True),
+            "license": text("license", none=True),
+            "order": choice("path", "random", "given"),
+            "max_bytes": Values([1, "1MB", "64MiB"], [0, "65MiB", "x", None]),
+            "separators": Values([None, [], ["a", "b"], ["", "b"]], [3, "a", ["a"], [3, "b"]]),
+        },
+        {"sources": {"web": WEB | {"repository": {"files": "files"}}}, **TOKENIZER},
     ),
     "FimSpec": Section(
         ("sources", "web", "fim"),

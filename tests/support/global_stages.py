@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from datapipe.exchange.files import sorted_rows
 from datapipe.stage import StageContext
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.global_stage import Global
-from datapipe.stage.tables import FINAL_SCHEMAS, OPEN, Exchange
+from datapipe.stage.tables import FINAL_TABLES, OPEN, Exchange
 from datapipe.steps.reduce import table_schemas
 
 
@@ -66,24 +66,37 @@ def exchanged(
             inputs = {name: sorted_rows(pa.Table.from_batches(held.get(name, []), schemas[name])) for name in exchange.inputs}
             is_last = at_once and exchange.at_once_bytes != 0
             calls = [inputs] if is_last else _buckets(inputs, num_buckets)
-            if chunk_rows and not is_last:
+            if chunk_rows and not is_last and not exchange.in_slices:
                 calls = [chunk for bucket in calls for chunk in _chunks(exchange, bucket, chunk_rows)]
             reduce = stage.reduce_at_once if is_last else stage.reduce
+            if exchange.in_slices:
+                reduced = _of_slices(stage, exchange, calls, chunk_rows)
+            else:
+                reduced = (reduce(exchange.name, bucket) for bucket in calls)
             for name in set(exchange.inputs) & set(exchange.outputs):
                 held[name] = []
             held[OPEN] = []
-            for bucket in calls:
-                for name, rows in reduce(exchange.name, bucket).items():
+            for tables_of_call in reduced:
+                for name, rows in tables_of_call.items():
                     assert rows.schema.equals(exchange.outputs[name]), f"{exchange.name}: {name}"
                     held.setdefault(name, []).append(rows)
             if not sum(rows.num_rows for rows in held.pop(OPEN)):
                 break
             assert number + 1 < exchange.rounds, f"{exchange.name}: not finished after {exchange.rounds} rounds"
-    return {
-        name: sorted_rows(pa.Table.from_batches(held.get(name, []), schema))
-        for name, schema in FINAL_SCHEMAS.items()
-        if name in schemas
-    }
+    names = [name for name in FINAL_TABLES if name in schemas]
+    return {name: sorted_rows(pa.Table.from_batches(held.get(name, []), schemas[name])) for name in names}
+
+
+def _of_slices(
+    stage: Global, exchange: Exchange, calls: Iterable[Mapping[str, pa.RecordBatch]], chunk_rows: int
+) -> Iterator[Mapping[str, pa.RecordBatch]]:
+    """As the engine hands out rows slice by slice: at most `chunk_rows` in each, or all."""
+    (table,) = exchange.inputs
+    for bucket in calls:
+        rows = bucket[table]
+        size = chunk_rows or max(1, rows.num_rows)
+        slices = (rows.slice(start, size) for start in range(0, rows.num_rows, size))
+        yield from stage.reduce_slices(exchange.name, slices)
 
 
 def _buckets(inputs: Mapping[str, pa.RecordBatch], num_buckets: int) -> list[dict[str, pa.RecordBatch]]:

@@ -19,6 +19,7 @@ from datapipe.config.problems import Problem, ProblemsError, described
 from datapipe.config.sources.arrangement import DocumentPrefixSpec, FimSpec
 from datapipe.config.sources.chat import TOOLS, MessageFields, TemplateOrText, option_problems
 from datapipe.config.sources.provenance import Collected, CostSpec, Homepage, License, SyntheticSpec
+from datapipe.config.sources.repository import RepositorySpec
 from datapipe.config.stage_use import FormatEntry, StageList, StageUse
 from datapipe.credentials import masked
 from datapipe.errors import suggest
@@ -139,6 +140,9 @@ class Source(Record):
     strata: StrataSpec | None = Field(
         default=None, description="By a number of each document: how often and in which order parts are drawn."
     )
+    repository: RepositorySpec | None = Field(
+        default=None, description="Makes the files of a repository one document, with the tokenizer's tokens between them."
+    )
     fim: FimSpec | None = Field(default=None, description="Puts documents of code into the order of filling in the middle.")
     document_prefix: DocumentPrefixSpec | None = Field(
         default=None, description="Text from columns before the text of documents, such as their URL, which no loss counts."
@@ -186,6 +190,13 @@ class Source(Record):
             yield ("types",), text
         if self.fim is not None and self.document_prefix is not None:
             yield ("fim",), "found beside document_prefix, expected one of them: a document has a prefix or a gap"
+        if self.repository is not None and self.fim is not None and self.fim.at == "tokens":
+            yield ("fim", "at"), "found tokens beside repository, expected characters: each file is cut by itself"
+        if self.repository is not None and self.document_prefix is not None:
+            yield ("repository",), "found beside document_prefix, expected one of them: its files begin with their paths"
+        for name in () if self.repository is None else self.repository.columns:
+            if name in OWN_COLUMNS:
+                yield ("repository",), f"'{name}' is a column that every document has. Expected another field of the files"
 
     @property
     def json_fields(self) -> tuple[str, ...]:
@@ -195,12 +206,19 @@ class Source(Record):
     @property
     def needed_fields(self) -> tuple[str, ...]:
         """The fields that documents are made of, and must have."""
-        return self.messages or (self.text,)
+        return self.messages or (self.files_field or self.text,)
+
+    @property
+    def files_field(self) -> str | None:
+        """The field with the files of a document; None where its content is no list of them."""
+        return None if self.repository is None else self.repository.files
 
     @property
     def content_option(self) -> str:
         """The option that names the needed fields."""
-        return "messages" if self.messages else "text"
+        if self.messages:
+            return "messages"
+        return "text" if self.files_field is None else "repository"
 
     @property
     def replaces_surrogates(self) -> bool:
@@ -208,13 +226,17 @@ class Source(Record):
 
     @property
     def kept_fields(self) -> Mapping[str, str]:
-        """The input fields that documents keep, by column: `keep`, and the field with their license."""
-        own = {} if self.license_field is None or self.license_field in self.keep else {self.license_field: self.license_field}
-        return {**self.keep, **own}
+        """The input fields that documents keep, by column: `keep`, and those with their license and repository."""
+        own, license = list[str](), self.license_field
+        if self.repository is not None:
+            own += self.repository.columns
+            license = None if license == self.repository.license else license
+        own += [] if license is None else [license]
+        return {**self.keep, **{name: name for name in own if name not in self.keep}}
 
     def option_of(self, column: str) -> str:
         """The option that names a kept column."""
-        return "keep" if column in self.keep else "license_field"
+        return "keep" if column in self.keep else "license_field" if column == self.license_field else "repository"
 
     def entry(self) -> dict[str, Any]:
         """Where the source comes from, and how it is drawn beside its weight, as manifests of shards have it."""

@@ -25,6 +25,7 @@ from datapipe.records.outputs import ExchangeFile
 from datapipe.stage.base import Filter, FilterResult, Map, Stage, StageContext
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.global_stage import Global
+from datapipe.stage.tables import CONTENTS
 from datapipe.steps.decisions import KeyedRows, cluster_sizes, cuts_of
 from datapipe.steps.results import checked_filter, checked_map, tags_of
 
@@ -156,6 +157,9 @@ class Replayer:
         if decided:
             replayed.add(use, "dropped", row["rule"], [recorded(row)])
             return
+        if CONTENTS in rows:
+            _join(use, rows[CONTENTS], replayed)
+            return
         replayed.add(use, "cut" if detail else "kept", detail)
         added: dict[str, pa.Array] = {}
         if stage.size_column is not None and "sizes" in rows:
@@ -193,6 +197,16 @@ class Replayer:
         replayed.parts = with_cuts(replayed.parts, chars, use.alias)
         replayed.batch = replayed.batch.with_columns({"text": pa.array([text_of(replayed.parts)], pa.large_string())})
         return f"{sum(stop - start for start, stop in spans):,} of {len(content):,} bytes cut"
+
+
+def _join(use: StageUse, rows: KeyedRows, replayed: Replayed) -> None:
+    """Replaces the document by the one that a stage made of it and of others."""
+    for _, _, made in rows.of_each(replayed.batch.keys):
+        columns = {name: column for name, column in zip(made.schema.names, made.columns) if name not in ("hash", "key")}
+        replayed.batch = replayed.batch.with_columns(columns)
+    text = replayed.batch.texts[0].as_py()
+    replayed.parts = [Part(text=text)]
+    replayed.add(use, "changed", f"text of {len(text.encode()):,} bytes")
 
 
 def with_decided_columns(output: Inspector, documents: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -51,7 +51,7 @@ def find_reference_rows(
     rows: dict[StageKey, Tables] = {}
     for source, bound_stages in stages.items():
         for bound in bound_stages:
-            if not isinstance(bound.stage, Global):
+            if not isinstance(bound.stage, Global) or bound.stage.makes_contents:
                 continue
             where, key = f"sources.{source}: {bound.name}: against: ", (bound.name, bound.digest)
             urls = earlier_runs([bound])

@@ -29,7 +29,7 @@ from datapipe.shards.document_files import files_with_hashes
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.snapshots.committed_steps import check_one_ledger
 from datapipe.stage.global_stage import Global
-from datapipe.stage.tables import FINAL_SCHEMAS
+from datapipe.stage.tables import FINAL_TABLES
 from datapipe.steps.kind import Plan
 from datapipe.steps.request import Request
 from datapipe.steps.splits import file_hash
@@ -102,13 +102,15 @@ def index_of_run(root: Root, request: Request, plan: Plan) -> Index | None:
     steps = {step.id: step for step in plan.steps}
     stages: list[IndexedStage] = []
     rows: list[IndexedRows] = []
-    for number, global_step in enumerate(plan.pipeline.global_steps):
-        stage = cast(Global, global_step.stage.stage)
+    for global_step in plan.pipeline.global_steps:
+        stage, number = cast(Global, global_step.stage.stage), len(stages)
+        if stage.makes_contents:
+            continue
         stages.append(IndexedStage(name=global_step.stage.name, identity=stage.row_identity(request.mixture.seed)))
         for source, segment in global_step.sources:
             for group, record in zip(groups[source], steps[plan.pipeline.map_step(source, segment)].records, strict=True):
                 for table in stage.emits():
-                    if table in FINAL_SCHEMAS:  # decisions of the earlier run do not apply to later documents
+                    if table in FINAL_TABLES:  # decisions of the earlier run do not apply to later documents
                         continue
                     for output in record.of(f"emitted.{table}", ExchangeFile):
                         if output.rows:

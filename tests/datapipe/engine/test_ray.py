@@ -21,7 +21,7 @@ from datapipe.kernels.cache import kernels_folder
 from datapipe.machine.json_log import JsonLog
 from datapipe.storage import file_cache
 from datapipe.storage.root import Root
-from tests.support import corpora, dedup_runs, hostile_stages, runs, web_archives
+from tests.support import corpora, dedup_runs, hostile_stages, repository_runs, runs, web_archives
 from tests.support.cli_processes import is_running, run, start, wait_until
 from tests.support.fasttext_files import Recipe
 from tests.support.late_import import late_import
@@ -111,6 +111,12 @@ def _of_a_share(folder: Path, corpus: str, written: str) -> tuple[Path, list[str
     return runs.write_mixture(folder, corpus, stages, "tokenizer: none\n"), ["execution.split_bytes=16KiB"]
 
 
+def _of_repositories(folder: Path, corpus: str, written: str) -> tuple[Path, list[str]]:
+    repository_runs.write(folder / "files", repository_runs.files())
+    mixture = repository_runs.write_mixture(folder, folder / "files", tail="tokenizer: none\n")
+    return mixture, ["execution.split_bytes=4KiB", "execution.bucket_bytes=4KiB"]
+
+
 def _of_an_unsplittable_file(folder: Path, corpus: str, written: str) -> tuple[Path, list[str]]:
     return web_archives.write_unsplittable(folder), []
 
@@ -121,6 +127,7 @@ def _of_an_unsplittable_file(folder: Path, corpus: str, written: str) -> tuple[P
         (_of_documents, "parquet"),
         (_of_documents, "jsonl.zst"),
         (_of_a_share, "parquet"),
+        (_of_repositories, "parquet"),
         pytest.param(_of_an_unsplittable_file, "", marks=pytest.mark.needs("fastwarc", "isal")),
     ],
     ids=lambda case: getattr(case, "__name__", case),

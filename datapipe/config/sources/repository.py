@@ -1,0 +1,103 @@
+"""Sources of repositories: documents that are made of files.
+
+    repository: {files: files, path: path, text: content}     a row has the files of a document
+    repository: {group_by: repo_name, path: path}             a row is a file  ─▶  join.repository: {group_by: repo_name, …}
+
+The stage that joins the files of several rows is the first one of the source, or stands where its stages name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from datapipe.config.fields import ByteSize, Record, Texts
+from datapipe.config.problems import Problem
+from datapipe.config.stage_use import StageUse, with_stage
+from datapipe.stage.repositories import FILES, MOST_BYTES
+
+if TYPE_CHECKING:
+    from datapipe.config.sources.source import Source
+
+STAGE = "join.repository"
+
+
+class RepositorySpec(Record):
+    """Makes the files of a repository one document, each with its path before it."""
+
+    files: str | None = Field(
+        default=None, min_length=1, description="Field with the files of a document, a list of objects; in place of `text`."
+    )
+    group_by: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Field with the name of the repository, where each record is a file. The files of a name are joined, "
+        "wherever they are. A file without a name is a document.",
+    )
+    path: str = Field(
+        default="path", min_length=1, description="With files, the member of a file with its path; with group_by, the field."
+    )
+    text: str = Field(default="content", min_length=1, description="With files, the member of a file with its text.")
+    name: str | None = Field(
+        default=None, min_length=1, description="With files, the field with the name of the repository. Default: none."
+    )
+    license: str | None = Field(
+        default=None,
+        min_length=1,
+        description="With files, the member of a file with its licence. Documents have those of all their files as a column of "
+        "this name, for `license_field`.",
+    )
+    order: Literal["path", "random", "given"] = Field(
+        default="path",
+        description="Order of the files. path: by path, each folder as a whole. random: by keyed hash. given: as in the input.",
+    )
+    max_bytes: ByteSize = Field(
+        default=MOST_BYTES,
+        ge=1,
+        le=64 << 20,
+        description="Bytes of a document above which its next file begins another one. A longer file is a document by itself.",
+    )
+    separators: Texts | None = Field(
+        default=None,
+        description="Control tokens before the name of a repository and before each file. Default: those of StarCoder, Qwen, "
+        "Gemma, as far as the tokenizer has them, else lines with #PATH. []: such lines.",
+    )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The input fields that documents keep for it."""
+        of_rows = [name for name in (self.files, self.name) if name is not None]
+        return (self.group_by, self.path) if self.group_by is not None else tuple(of_rows)
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The columns of documents that are made of the files of a record."""
+        if self.files is None:
+            return ()
+        return (FILES,) if self.license is None else (FILES, self.license)
+
+    def problems(self) -> Iterator[Problem]:
+        expected = "expected files or group_by: a record has all files of a repository, or is one of them"
+        if self.files is None and self.group_by is None:
+            yield ("files",), f"found nothing, {expected}"
+        if self.files is not None and self.group_by is not None:
+            yield ("group_by",), f"found '{self.group_by}', {expected}"
+        if self.separators is not None and len(self.separators) not in (0, 2):
+            tokens = "expected two control tokens: before the name of a repository and before each file"
+            yield ("separators",), f"found {list(self.separators)}, {tokens}"
+        for name in ("name", "text", "license") if self.files is None else ():
+            if getattr(self, name) != type(self).model_fields[name].default:
+                yield (name,), "needs files: the field with the files of a document. Leave it out"
+
+
+def repository_stages(source: Source, stages: tuple[StageUse, ...], where: str) -> tuple[StageUse, ...]:
+    """The stages of a source, with the one that joins the files of its repositories, or without it."""
+    spec = source.repository
+    if spec is None or spec.group_by is None:  # a list for all sources may name it
+        return tuple(use for use in stages if use.name != STAGE or "group_by" in use.options)
+    own: dict[str, Any] = spec.model_dump(include={"group_by", "path", "order", "max_bytes"})
+    own |= {} if spec.separators is None else {"separators": list(spec.separators)}
+    own |= {} if source.license_field is None else {"license": source.license_field}
+    return with_stage(stages, STAGE, own, where)

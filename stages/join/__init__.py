@@ -1,0 +1,1 @@
+"""Documents made of several: the files of a repository become one."""

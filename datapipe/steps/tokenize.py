@@ -177,11 +177,13 @@ class TokenizeTask(Task):
 
     def _encoded(self, encoder: Encoder, batch: DocumentBatch) -> Encoded:
         """The tokens of documents. Raises EncodingError."""
-        from datapipe.tokens.fim import Fim, encode_filling
+        from datapipe.tokens.fim import Fim, encode_filling, encode_filling_files
         from datapipe.tokens.prefix import with_prefix
         from datapipe.tokens.segments import Encoded, encode_segments
 
         if (segments := batch.segments) is not None:
+            if self.fim is not None and (fim := Fim(**self.fim)).of_files:
+                return encode_filling_files(encoder, fim, batch.texts, segments, batch.keys, self.seed)
             option = next((name for name in ("fim", "document_prefix") if getattr(self, name) is not None), None)
             if option is not None:
                 raise UserError(
@@ -260,7 +262,7 @@ class TokenizeTask(Task):
             validation=0.0 if planning.plan.earlier else planning.mixture.validation,  # the split stays as it is
             strata=spec.strata and (spec.strata.by, spec.strata.bounds),
             license_column=spec.license_field,
-            fim=spec.fim and spec.fim.model_dump(),
+            fim=spec.fim and {**spec.fim.model_dump(), **({} if spec.repository is None else {"of_files": True})},
             document_prefix=spec.document_prefix and (spec.document_prefix.text, spec.document_prefix.rate),
             max_tokens=spec.max_tokens and (spec.max_tokens, spec.longer),
         )

@@ -7,7 +7,12 @@
 The two cuts are uniform over the characters of a document, or over its tokens; prefix, middle and suffix may be empty. All is
 learned, as in the published recipes (SantaCoder, StarCoder, Megatron-LM). Which documents, which of the two orders and where
 to cut are keyed hashes of the document's key, so they are the same on any machine. The parts are encoded by themselves, since a
-model that fills a gap gets them so. Documents with segments, and those whose text spells a control token, stay as they are.
+model that fills a gap gets them so. Documents whose text spells a control token stay as they are.
+
+In documents of several files, each file is changed by itself, as StarCoder2 does (arXiv 2402.19173): it is cut behind the line
+with its path, which stays at the begin of the prefix.
+
+    <file_sep><prefix> PATH\\n prefix <suffix> suffix <middle> middle <file_sep> …
 """
 
 import re
@@ -18,13 +23,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from datapipe.columns import compute, key_halves, numbers, text_buffers, texts_from
+from datapipe.columns import compute, key_halves, make_keys, numbers, text_buffers, texts_from
 from datapipe.errors import UserError
 from datapipe.kernels.text.replace import copy_spans
 from datapipe.rng import below_fraction, keyed_hash, seed_for
 from datapipe.stage.segments import Segments
 from datapipe.tokens.encoder import Encoder
-from datapipe.tokens.segments import BREAK, Encoded, encode_segments
+from datapipe.tokens.segments import BREAK, Encoded, copied_spans, encode_segments, parts_between
 
 KNOWN_TOKENS = (
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder, Granite
@@ -43,6 +48,7 @@ class Fim:
     at: Literal["characters", "tokens"]
     min_chars: int  # shorter documents stay as they are
     tokens: tuple[str, ...]  # before prefix, suffix and middle; empty: the first of `KNOWN_TOKENS` that there are
+    of_files: bool = False  # whether each file of a document is changed by itself
 
 
 class _Cuts(NamedTuple):
@@ -91,6 +97,46 @@ def encode_filling(encoder: Encoder, fim: Fim, texts: pa.Array, keys: pa.Array, 
     return _rearranged_ids(ids, offsets, cuts, tokens)._replace(counts=cuts.counts)
 
 
+def encode_filling_files(encoder: Encoder, fim: Fim, texts: pa.Array, segments: Segments, keys: pa.Array, seed: int) -> Encoded:
+    """As `encode_filling`, of documents of several files, each behind a control token, and with its path as its first line.
+    Counts files."""
+    (offsets, data), is_token = text_buffers(texts), ~segments.is_text
+    between = parts_between(segments, offsets, data, is_token)
+    copied, part_offsets = copied_spans(data, between.starts, between.stops)
+    parts = texts_from(part_offsets, copied)
+    # lengths, documents, paths: (num_parts,)
+    lengths, documents, paths = np.diff(part_offsets), np.cumsum(between.is_first) - 1, _first_lines(parts)
+    firsts = np.flatnonzero(between.is_first)
+    hashes = keyed_hash(key_halves(keys), seed_for(seed, "fim", "files"))
+    of_parts = make_keys(hashes[documents], (np.arange(len(parts)) - firsts[documents]).astype(np.uint64))
+    has_content = pa.array(paths < lengths)
+    cuts = _cuts(encoder, fim, parts.filter(has_content), of_parts.filter(has_content), seed)
+    cuts = cuts._replace(documents=np.flatnonzero(paths < lengths)[cuts.documents])
+    rearranged, within = _rearranged(parts, cuts, fim_tokens(encoder, fim), paths)
+    new, moved = text_buffers(rearranged)
+    behind = np.delete(np.arange(len(parts)), firsts)  # the parts behind a token
+    tokens = segments.tokens.filter(pa.array(is_token)).take(pa.array(np.arange(len(behind)).repeat(2)))
+    tokens = compute.if_else(pa.array(np.tile([False, True], len(behind))), pa.scalar(None, pa.string()), tokens)
+    of_part = np.concatenate([behind.repeat(2), within.documents])
+    order = np.argsort(of_part, kind="stable")
+    joined = Segments(
+        documents[of_part[order]],
+        np.concatenate([new[behind].repeat(2), within.starts])[order],
+        pa.concat_arrays([tokens, within.tokens]).take(pa.array(order)),
+        np.ones(len(order), np.bool_),
+    )
+    in_order = texts_from(new[np.append(firsts, len(parts))], moved)
+    return encode_segments(encoder, in_order, joined)._replace(counts=cuts.counts)
+
+
+def _first_lines(texts: pa.Array) -> np.ndarray:
+    """The bytes of the first line of each text with its line end: (num_texts,)."""
+    offsets, data = text_buffers(texts)
+    line_ends = np.append(np.flatnonzero(data[: offsets[-1]] == ord("\n")) + 1, offsets[-1])
+    found = line_ends[np.minimum(np.searchsorted(line_ends, offsets[:-1], "right"), len(line_ends) - 1)]
+    return np.minimum(found, offsets[1:]) - offsets[:-1]
+
+
 def _cuts(encoder: Encoder, fim: Fim, texts: pa.Array, keys: pa.Array, seed: int) -> _Cuts:
     halves = key_halves(keys)
     chosen = below_fraction(keyed_hash(halves, seed_for(seed, "fim", "rate")), fim.rate)
@@ -116,11 +162,13 @@ def _cut_indices(cuts: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return (cuts >> np.uint64(32)) * (counts + 1).astype(np.uint64) >> np.uint64(32)
 
 
-def _rearranged(texts: pa.Array, cuts: _Cuts, names: Sequence[str]) -> tuple[pa.Array, Segments]:
-    """Texts with the parts of the changed documents in their new order, and the tokens before them."""
+def _rearranged(texts: pa.Array, cuts: _Cuts, names: Sequence[str], uncut: np.ndarray | int = 0) -> tuple[pa.Array, Segments]:
+    """Texts with the parts of the changed documents in their new order, and the tokens before them. `uncut`: bytes at the begin
+    of each text that are not cut, (num_docs,)."""
     offsets, data = text_buffers(texts)
     chars = np.flatnonzero((data[offsets[0] : offsets[-1]] & 0xC0) != 0x80) + offsets[0]  # first byte of each character
-    begins, ends = (np.searchsorted(chars, offsets[cuts.documents + side]) for side in (0, 1))
+    begins = np.searchsorted(chars, (offsets[:-1] + uncut)[cuts.documents])
+    ends = np.searchsorted(chars, offsets[cuts.documents + 1])
     chars = np.append(chars, offsets[-1])
     first, second = (chars[begins + _cut_indices(cut, ends - begins).astype(np.int64)] for cut in (cuts.first, cuts.second))
     start, stop = offsets[cuts.documents], offsets[cuts.documents + 1]

@@ -45,7 +45,7 @@ class Encoded(NamedTuple):
     counts: Mapping[str, int] = MappingProxyType({})  # of documents, by what was done to them
 
 
-class _Parts(NamedTuple):
+class Parts(NamedTuple):
     """The text between control tokens: of each document one part more than tokens."""
 
     starts: np.ndarray  # (num_parts,) int64, in the bytes of all texts
@@ -60,8 +60,8 @@ def encode_segments(encoder: Encoder, texts: pa.Array, segments: Segments) -> En
     offsets, data = text_buffers(texts)
     is_token = ~segments.is_text
     token_ids = _ids_of(encoder, segments.tokens.filter(pa.array(is_token)))
-    parts = _parts(segments, offsets, data, is_token)
-    copied, text_offsets = _copied(data, parts.starts, parts.stops)
+    parts = parts_between(segments, offsets, data, is_token)
+    copied, text_offsets = copied_spans(data, parts.starts, parts.stops)
     source, part_starts, part_stops = _encoded(encoder, texts_from(text_offsets, copied), parts.is_first)
 
     # starts, stops: (num_parts + num_control_tokens,) spans of ids, in the order of documents. Ids of control tokens lie behind
@@ -71,7 +71,7 @@ def encode_segments(encoder: Encoder, texts: pa.Array, segments: Segments) -> En
     starts[part_places], stops[part_places] = part_starts, part_stops
     starts[token_places] = len(source) + np.arange(len(token_ids))
     stops[token_places] = starts[token_places] + (token_ids != _NO_ID)
-    ids, ends = _copied(np.concatenate([source, np.maximum(token_ids, 0).astype(source.dtype)]), starts, stops)
+    ids, ends = copied_spans(np.concatenate([source, np.maximum(token_ids, 0).astype(source.dtype)]), starts, stops)
 
     borders, flags = _Borders.of(segments, offsets[:-1]), np.empty(len(starts), np.bool_)
     num_learned, num_borders = borders.counts(parts.starts, np.maximum(parts.stops, parts.starts + 1))
@@ -83,7 +83,7 @@ def encode_segments(encoder: Encoder, texts: pa.Array, segments: Segments) -> En
     return Encoded(ids, np.append(0, ends[1:][part_places[parts.is_last]]), learned)
 
 
-def _copied(values: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def copied_spans(values: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Spans of some values, end to end, and their offsets (num_spans + 1,)."""
     offsets, size = np.append(0, np.cumsum(stops - starts)), values.itemsize
     copied = np.empty(int(offsets[-1]), values.dtype)
@@ -91,8 +91,8 @@ def _copied(values: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> tuple[
     return copied, offsets
 
 
-def _parts(segments: Segments, offsets: np.ndarray, data: np.ndarray, is_token: np.ndarray) -> _Parts:
-    """White space in the place of a token is no text; what an edit has left there besides is."""
+def parts_between(segments: Segments, offsets: np.ndarray, data: np.ndarray, is_token: np.ndarray) -> Parts:
+    """The parts of documents. White space in the place of a token is no text; what an edit has left there besides is."""
     stops = np.append(segments.starts[1:], offsets[-1])
     is_last = np.diff(segments.documents, append=len(offsets)) != 0
     stops[is_last] = offsets[1:][segments.documents[is_last]]
@@ -114,7 +114,7 @@ def _parts(segments: Segments, offsets: np.ndarray, data: np.ndarray, is_token: 
     starts, stops = np.empty((2, num_docs + num_tokens), np.int64)
     starts[begins], starts[of_tokens + 1] = offsets[:-1], token_stops
     stops[of_tokens], stops[ends] = token_starts, offsets[1:]
-    return _Parts(starts, stops, is_first, is_last)
+    return Parts(starts, stops, is_first, is_last)
 
 
 def _encoded(encoder: Encoder, parts: pa.Array, is_first: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -177,7 +177,7 @@ class _Borders(NamedTuple):
 
 def _learn_mixed(
     encoder: Encoder,
-    texts: tuple[_Parts, np.ndarray, np.ndarray],
+    texts: tuple[Parts, np.ndarray, np.ndarray],
     encoded: tuple[np.ndarray, np.ndarray, np.ndarray],
     borders: _Borders,
     learned: np.ndarray,

@@ -196,6 +196,17 @@ def test_joined_document_is_shown_as_the_run_has_it(reference):
     assert (other["row"]["stage"], other["row"]["rule"]) == ("join.repository", "joined")
 
 
+def test_fim_changes_files_and_the_snapshot_is_whole(tmp_path, corpus):
+    path = repository_runs.write_mixture(tmp_path, corpus, source="    fim: {rate: 1, min_chars: 20}\n")
+    done = runs.run_mixture(path, make_engine=runs.InProcess)
+    root = Root(str(done.mixture.output))
+    batches = list(shard_batches(root, read_tokens(root), done.snapshot.shards))
+    ids = [token for batch in batches for tokens in batch.column("tokens").to_pylist() for token in tokens]
+    tokenizer = chat_tokenizer()
+    assert ids.count(tokenizer.token_to_id("<fim_middle>")) > 100
+    assert not verify_snapshot(root, done.snapshot)
+
+
 @pytest.mark.parametrize(
     ("options", "tail", "cause"),
     [

@@ -14,11 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from datapipe.columns import key_halves, make_keys
+from datapipe.columns import key_halves, make_keys, text_buffers
 from datapipe.errors import UserError
 from datapipe.rng import keyed_hash, seed_for
+from datapipe.stage.segments import SEGMENTS_TYPE, segments_of
 from datapipe.tokens import Encoder
-from datapipe.tokens.fim import KNOWN_TOKENS, Fim, check_fim, encode_filling, fim_tokens
+from datapipe.tokens.fim import KNOWN_TOKENS, Fim, check_fim, encode_filling, encode_filling_files, fim_tokens
+from tests.oracles.repositories import File, document
 
 SEED = 17
 CODE = ["def f(x):\n    return x + 1\n", "for é in range(10):\n  print(漢字)\n", "a = b", "", "x"] * 3
@@ -155,3 +157,49 @@ def test_added_tokens_that_are_no_control_tokens_leave_code_as_it_is_to_be_cut()
     texts = pa.array(["if a:\n    b\n\nc"] * 50, pa.large_string())
     encoded = encode_filling(encoder, fim(rate=1.0), texts, keys_of(50), SEED)
     assert int((encoded.ids == encoder.added_tokens["<fim_middle>"]).sum()) == 50
+
+
+SEPARATORS = ("<repo_name>", "<file_sep>")
+BODIES = st.sampled_from(["", "x", "def f():\n    return 1\n", "é漢字\n", "<fim_middle>", "\n"])
+REPOSITORIES = st.lists(
+    st.tuples(st.sampled_from(["", "a/b"]), st.lists(st.tuples(st.sampled_from(["", "a.py"]), BODIES), min_size=1, max_size=4)),
+    max_size=5,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(REPOSITORIES, st.sampled_from([0.5, 1.0]), st.integers(0, 12))
+def test_files_of_a_document_are_changed_one_by_one_behind_their_paths(repositories, rate, min_chars):
+    encoder = encoder_with((*KNOWN_TOKENS[0], *SEPARATORS))
+    spec = fim(rate=rate, min_chars=min_chars, of_files=True)
+    files = [[File(b"", name, *file) for file in listed] for name, listed in repositories]
+    made, keys = [document(listed, SEPARATORS) for listed in files], keys_of(len(files))
+    texts = pa.array([one.text for one in made], pa.large_string())
+    segments = segments_of(pa.array([one.segments for one in made], SEGMENTS_TYPE), text_buffers(texts)[0])
+    encoded = encode_filling_files(encoder, spec, texts, segments, keys, SEED)
+    own = keyed_hash(key_halves(keys), seed_for(SEED, "fim", "files"))
+    before, between = (encoder.added_tokens[token] for token in SEPARATORS)
+    for number, listed in enumerate(files):
+        name = listed[0].repository
+        expected = [before, *ids_of(encoder, name)] if name else []
+        for place, file in enumerate(listed, 2 if name else 1):
+            expected += [between, *file_one_by_one(encoder, spec, file, make_keys(own[number], np.array([place], np.uint64)))]
+        assert encoded.ids[encoded.offsets[number] : encoded.offsets[number + 1]].tolist() == expected
+    assert encoded.learned is not None and encoded.learned.all()
+
+
+def file_one_by_one(encoder: Encoder, spec: Fim, file: File, key: pa.Array) -> list[int]:
+    path, content = f"{file.path}\n", file.text
+    names = ("rate", "spm", "one", "other")
+    hashes = {name: int(keyed_hash(key_halves(key), seed_for(SEED, "fim", name))[0]) for name in names}
+    is_chosen = spec.rate == 1 or hashes["rate"] < int(spec.rate * 2**64)
+    if not content or not is_chosen or len(path + content) < spec.min_chars or "<fim_middle>" in content:
+        return ids_of(encoder, path + content)
+    first, second = sorted(((hashes[name] >> 32) * (len(content) + 1)) >> 32 for name in ("one", "other"))
+    before, between, behind = (
+        ids_of(encoder, part) for part in (path + content[:first], content[first:second], content[second:])
+    )
+    prefix, suffix, middle = ([encoder.added_tokens[name]] for name in fim_tokens(encoder, spec))
+    if hashes["spm"] < int(spec.spm * 2**64):
+        return prefix + suffix + behind + middle + before + between
+    return prefix + before + suffix + behind + middle + between

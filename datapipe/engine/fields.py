@@ -27,6 +27,7 @@ from datapipe.stage.base import Filter
 from datapipe.stage.field_types import FoundType, plain, type_in
 from datapipe.stage.global_stage import Global
 from datapipe.stage.reader import FieldNames, InputFile, Reader, Split
+from datapipe.stage.repositories import FILES
 from datapipe.steps.pipeline import BoundStage
 from datapipe.steps.request import field_names, joined_types
 from datapipe.steps.warnings import RunWarning
@@ -171,7 +172,7 @@ def deciding_columns(mixture: Mixture, name: str, stages: Sequence[BoundStage]) 
     asks for it: "dedup.exact (field)". After a stage that does not declare what it writes, any column may exist.
     """
     source = mixture.sources[name]
-    written: set[str] | None = {*OWN_COLUMNS, *(() if source.repository is None else source.repository.written)}
+    written: set[str] | None = {*OWN_COLUMNS, *_made_of_files(source)}
     kept = kept_columns(source, stages)
     needed: dict[str, str] = {}
     absent: dict[str, str] = {}
@@ -191,6 +192,14 @@ def deciding_columns(mixture: Mixture, name: str, stages: Sequence[BoundStage]) 
         for column in source.document_prefix.columns:
             ask(column, _PREFIX)
     return needed, absent
+
+
+def _made_of_files(source: Source) -> set[str]:
+    """The columns of documents that are made of the files of a record."""
+    if source.repository is None or source.repository.files is None:
+        return set()
+    license = source.repository.license
+    return {FILES} if license is None else {FILES, license}
 
 
 def kept_columns(source: Source, stages: Sequence[BoundStage]) -> Mapping[str, str]:

@@ -16,7 +16,6 @@ from pydantic import Field
 from datapipe.config.fields import ByteSize, Record, Texts
 from datapipe.config.problems import Problem
 from datapipe.config.stage_use import StageUse, with_stage
-from datapipe.stage.repositories import FILES, MOST_BYTES
 
 if TYPE_CHECKING:
     from datapipe.config.sources.source import Source
@@ -54,7 +53,7 @@ class RepositorySpec(Record):
         description="Order of the files. path: by path, each folder as a whole. random: by keyed hash. given: as in the input.",
     )
     max_bytes: ByteSize = Field(
-        default=MOST_BYTES,
+        default=4 << 20,  # as `stage.repositories.MOST_BYTES`
         ge=1,
         le=64 << 20,
         description="Bytes of a document above which its next file begins another one. A longer file is a document by itself.",
@@ -70,13 +69,6 @@ class RepositorySpec(Record):
         """The input fields that documents keep for it."""
         of_rows = [name for name in (self.files, self.name) if name is not None]
         return (self.group_by, self.path) if self.group_by is not None else tuple(of_rows)
-
-    @property
-    def written(self) -> tuple[str, ...]:
-        """The columns of documents that are made of the files of a record."""
-        if self.files is None:
-            return ()
-        return (FILES,) if self.license is None else (FILES, self.license)
 
     def problems(self) -> Iterator[Problem]:
         expected = "expected files or group_by: a record has all files of a repository, or is one of them"

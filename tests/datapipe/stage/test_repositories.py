@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from datapipe.config import load_mixture
+from datapipe.config.sources.repository import RepositorySpec
 from datapipe.engine.following.follow import Follower
 from datapipe.engine.run import Run
 from datapipe.engine.run_report import run_and_report
@@ -27,7 +28,9 @@ from datapipe.snapshots.export.export import shard_batches
 from datapipe.snapshots.takedown import take_down
 from datapipe.snapshots.verify import verify_snapshot
 from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.repositories import MOST_BYTES
 from datapipe.storage.root import Root
+from stages.join.repository import Repository
 from tests.oracles.repositories import Document, documents
 from tests.support import repository_runs, runs
 from tests.support.chat_tokenizer import chat_tokenizer
@@ -205,6 +208,10 @@ def test_fim_changes_files_and_the_snapshot_is_whole(tmp_path, corpus):
     tokenizer = chat_tokenizer()
     assert ids.count(tokenizer.token_to_id("<fim_middle>")) > 100
     assert not verify_snapshot(root, done.snapshot)
+
+
+def test_limit_of_a_source_is_that_of_the_stage():
+    assert RepositorySpec(files="files").max_bytes == Repository(group_by="repo").max_bytes == MOST_BYTES
 
 
 @pytest.mark.parametrize(

@@ -135,8 +135,8 @@ class Run:
             raise stopped from error
 
     def _begin_early(self) -> None:
-        """In a new output all tasks are still to run, so kernels are compiled, and a worker starts, while the inputs are listed.
-        The stages are known by now: what they added to `sys.path` reaches the worker."""
+        """In a new output all tasks are still to run, so kernels are compiled, and a worker starts, while the inputs are
+        listed. The stages are known by now: what they added to `sys.path` reaches the worker."""
         folder = self.root.local
         if self.options.engine != "local" or folder is None or (folder / WORK).exists():
             return

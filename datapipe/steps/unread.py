@@ -24,7 +24,7 @@ from typing import Literal, cast
 
 from datapipe.records.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, OutputFile, Record
 from datapipe.stage.global_stage import Global
-from datapipe.stage.tables import FINAL_TABLES
+from datapipe.stage.tables import CONTENTS, FINAL_TABLES
 from datapipe.steps.kind import Plan, Step, Task
 from datapipe.steps.pipeline import GlobalStep, RankingStep
 
@@ -83,8 +83,14 @@ class UnreadFiles:
         return Counter(path for task in self.plan.pending() for path in documents_read(task))
 
     def _stays(self, step: Step, kind: str) -> bool:
-        of_inspect = (step.kind, kind) in _FACTS or step.kind == "gather"
-        return stays(kind, keeps_index=self.keeps_index) or (self.level == "inspect" and of_inspect)
+        of_inspect = (step.kind, kind) in _FACTS or (step.kind == "gather" and kind != CONTENTS)
+        keeps_index = self.keeps_index and not (step.kind == "map" and self._emits_contents(step))
+        return stays(kind, keeps_index=keeps_index) or (self.level == "inspect" and of_inspect)
+
+    def _emits_contents(self, step: Step) -> bool:
+        """Whether the rows that a step of documents emits are texts, which are in the documents of the next one."""
+        after = self.plan.pipeline.after[step.source][self._segment(step)]
+        return isinstance(after, GlobalStep) and cast(Global, after.stage.stage).makes_contents
 
     def _is_read(self, step: Step, kind: str) -> bool:
         """Whether all tasks that read files of a kind, of a committed step, are known and committed."""

@@ -22,6 +22,7 @@ from datapipe.explore.document.view import DocumentView
 from datapipe.explore.documents import Inspector
 from datapipe.explore.redaction import Redactor
 from datapipe.explore.rows import Rows
+from datapipe.loader import Loader
 from datapipe.metrics import TaskMetrics
 from datapipe.shards.manifest import read_tokens
 from datapipe.snapshots.export.export import shard_batches
@@ -98,6 +99,8 @@ def test_documents_are_those_of_plain_python_down_to_their_tokens(reference):
         assert begin == len(tokens.setdefault(key, []))
         tokens[key] += ids
     assert tokens == {key: _ids(document) for key, document in expected.items()}
+    batch = next(iter(Loader(root.url, batch_size=4)))
+    assert batch["input_ids"].shape == (4, 64)
 
 
 def _spans(rows):
@@ -208,6 +211,17 @@ def test_fim_changes_files_and_the_snapshot_is_whole(tmp_path, corpus):
     tokenizer = chat_tokenizer()
     assert ids.count(tokenizer.token_to_id("<fim_middle>")) > 100
     assert not verify_snapshot(root, done.snapshot)
+
+
+def test_texts_that_documents_hold_are_freed_and_the_snapshot_is_the_same(tmp_path, corpus, reference):
+    path = repository_runs.write_mixture(tmp_path, corpus)
+    done = runs.run_mixture(path, overrides=["execution.keep_work=inspect"], make_engine=runs.InProcess)
+    assert done.checksums == reference.checksums
+    left = {file.name for file in (tmp_path / "out/work").rglob("*.exchange")}
+    assert left == {"drops.exchange"}
+    view = DocumentView(Rows(output := Inspector.open(str(done.mixture.output)), Redactor(output)))
+    key, document = max(_expected().items(), key=lambda each: len(each[1].files))
+    assert "".join(part["text"] for part in view.view(key)["parts"]) == document.text
 
 
 def test_limit_of_a_source_is_that_of_the_stage():

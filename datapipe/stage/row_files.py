@@ -8,7 +8,7 @@ Memory is the records twice. No Python object is made for a file.
 import numpy as np
 import pyarrow as pa
 
-from datapipe.columns import compute, is_first, key_halves, make_keys, numbers
+from datapipe.columns import compute, is_first, key_halves, make_keys, numbers, text_buffers, texts_from
 from datapipe.errors import UserError
 from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.rng import keyed_hash
@@ -53,6 +53,13 @@ def listed_files(column: pa.Array, spec: RowFiles) -> tuple[pa.Array, int]:
     offsets = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(column)))])
     files = pa.StructArray.from_arrays(arrays, ["path", "text", "license"])
     return pa.LargeListArray.from_arrays(pa.array(offsets), files), len(values) - len(rows)
+
+
+def texts_of_files(column: pa.Array, spec: RowFiles) -> pa.Array:
+    """The texts of the files of each record, one after another: (num_rows,) large_string."""
+    files, _ = listed_files(column, spec)
+    offsets, data = text_buffers(files.values.flatten()[1])
+    return texts_from(offsets[numbers(files.offsets)], data)
 
 
 def _valid_texts(column: pa.Array, name: str) -> pa.Array:

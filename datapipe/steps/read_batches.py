@@ -23,7 +23,7 @@ from datapipe.shards.documents.json_lines import float_texts, json_values
 from datapipe.stage.documents import BASE_FIELDS, PAGE_FIELDS, TARGET_BATCH_BYTES
 from datapipe.stage.field_types import DECLARED, FoundType, holds, in_words, joined, plain, written
 from datapipe.stage.reader import FieldNames, OpenInput, ReadBatch, Reader, RowFiles, Split
-from datapipe.stage.row_files import listed_files, row_documents
+from datapipe.stage.row_files import listed_files, row_documents, texts_of_files
 from datapipe.steps.quarantine import Quarantine
 from datapipe.steps.splits import file_hash
 
@@ -157,7 +157,7 @@ def conformed(part: ReadBatch, split: Split, fields: FieldNames) -> ReadBatch:
     value that the type of all files does not hold."""
     if not len(part.positions):  # damage alone, which has no fields
         return replace(part, extra={})
-    part = with_content(part, fields)
+    part = part if fields.files is not None else with_content(part, fields)
     columns: dict[str, pa.Array] = {}
     wider, bad = dict(part.wider), dict[int, str]()
     for column, name in fields.kept_columns.items():
@@ -204,8 +204,10 @@ def documents_of(part: ReadBatch, split: Split, source: str, fields: FieldNames)
 
 
 def with_content(part: ReadBatch, fields: FieldNames) -> ReadBatch:
-    """A reader's batch with its content: where that is made of fields, the JSON text of an object of those that a document has.
-    A document without the first one is rejected."""
+    """A reader's batch with its content: where that is made of fields, the JSON text of an object of those that a document
+    has. A document without the first one is rejected. Where it is made of files, their texts, for samples and searches."""
+    if fields.files is not None and len(part.positions):
+        return replace(part, content=texts_of_files(part.extra[fields.files.field], fields.files))
     if not fields.json or not len(part.positions):
         return part
     first, *_ = values = [_json_texts(name, part.extra[name]) for name in fields.json]

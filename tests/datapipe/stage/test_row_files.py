@@ -24,7 +24,7 @@ from datapipe.metrics import TaskMetrics
 from datapipe.rng import keyed_hash
 from datapipe.stage.documents import BASE_FIELDS
 from datapipe.stage.reader import RowFiles
-from datapipe.stage.row_files import POSITION_BITS, listed_files, row_documents
+from datapipe.stage.row_files import POSITION_BITS, listed_files, row_documents, texts_of_files
 from datapipe.storage.root import Root
 from tests.oracles.repositories import ORDERS, File, document, parts
 from tests.support import repository_runs, runs
@@ -107,6 +107,7 @@ def test_file_with_no_text_is_left_out_and_any_path_stays():
     column = pa.array([[{"path": path, "content": content} for path, content in files], [], None], kind)
     made, num_left_out = listed_files(column, _spec(license=None))
     assert num_left_out == 2
+    assert texts_of_files(column, _spec(license=None)).to_pylist() == ["xyzx", "", ""]
     kept, *others = made.to_pylist()
     assert [(file["path"], file["text"]) for file in kept] == [("a", "x"), ("", "y"), ("../../etc/passwd", "z"), ("a", "x")]
     assert others == [[], []]

@@ -140,6 +140,14 @@ def test_bytes_do_not_depend_on_how_it_ran(tmp_path, corpus, reference, override
         assert done.watcher.steps.count("join.repository/join") > 3  # also within one repository
 
 
+def test_rows_that_are_merged_first_give_the_same_documents(tmp_path, corpus, reference, monkeypatch):
+    monkeypatch.setattr("datapipe.steps.runs.MOST_RUNS", 2)
+    done = runs.run_mixture(repository_runs.write_mixture(tmp_path, corpus), overrides=SMALL, make_engine=runs.LastFirst)
+    merging = [step.id for step in done.plan.of_kind("merge") if step.tasks]
+    assert {"join.repository/join.merge-1", "join.repository/decisions.merge-1"} <= {*merging}
+    assert _texts(done) == _texts(reference)
+
+
 @pytest.mark.slow
 def test_kill_then_same_command_gives_the_undisturbed_bytes(tmp_path, corpus, reference):
     path, rng = repository_runs.write_mixture(tmp_path, corpus), random.Random(2)

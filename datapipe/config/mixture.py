@@ -32,6 +32,7 @@ from datapipe.config.mixture_schedule import (
     weight_phases,
 )
 from datapipe.config.problems import Problem
+from datapipe.config.sources.arrangement import control_token_problems
 from datapipe.config.sources.chat import chat_stages, stage_problems
 from datapipe.config.sources.provenance import (
     AllowedLicenses,
@@ -219,20 +220,14 @@ class Mixture(Record):
         if is_drawn and not any(source.weight for source in self.all_sources.values()):
             problems.append((("sources",), "every weight is 0. Expected at least one source with a weight above 0"))
         problems += linear_schedule_problems(self.mixture, self._source_weights())
-        problems += [*self._weighting_problems(), *self._snapshot_problems()]
+        of_tokens = control_token_problems(self.sources, self.tokenizer)
+        problems += [*self._weighting_problems(), *self._snapshot_problems(), *of_tokens]
         if self.pack.method == "buckets":
             text = "cannot be combined with pack.method: buckets, which divides the source by length. Leave one out"
             problems += [(("sources", name, "strata"), text) for name, source in self.sources.items() if source.strata]
         if self.pack.bos_aligned and self.tokenizer.bos is None and not self.tokenizer.is_none and not self._takes_tokenizer:
             text = "needs tokenizer.bos, the token that begins every document, such as <s>, and tokenizer.path"
             problems.append((("pack", "bos_aligned"), text))
-        if self.tokenizer.path is None:
-            text = "needs tokenizer.path: there are no control tokens without it. Leave it out"
-            named = [name for name, source in self.sources.items() if source.repository and source.repository.separators]
-            problems += [(("sources", name, "repository", "separators"), text) for name in named]
-        if self.tokenizer.train is not None:
-            text = "needs tokenizer.path: a trained tokenizer has no control tokens for prefix, suffix and middle"
-            problems += [(("sources", name, "fim"), text) for name, source in self.sources.items() if source.fim]
         listed = {name: self._listed(name) for name in self.sources}
         problems += [*licensing_problems(self.licenses, self.sources, listed), *stage_problems(self.sources, listed)]
         if not problems:
@@ -286,12 +281,10 @@ class Mixture(Record):
         return {name: source for name, source in self.all_sources.items() if isinstance(source, SnapshotSource)}
 
     def stages_of(self, source: str) -> tuple[StageUse, ...]:
-        """The stages of a source: its own list, or the mixture's, with the filter of the licences that are allowed, and with
-        those that make texts of conversations, and documents of repositories."""
-        own, listed = self.sources[source], self._listed(source)
-        with_chat = chat_stages(own, listed, self.where("sources", source, "messages"))
-        joining = repository_stages(own, with_chat, self.where("sources", source, "repository"))
-        return licensed_stages(self.licenses, own, joining)
+        """The stages of a source: its own list, or the mixture's, with those that its options and `licenses` ask for."""
+        own = self.sources[source]
+        uses = chat_stages(own, self._listed(source), self.where("sources", source, "messages"))
+        return licensed_stages(self.licenses, own, repository_stages(own, uses, self.where("sources", source, "repository")))
 
     def _listed(self, source: str) -> tuple[StageUse, ...]:
         own = self.sources[source].stages

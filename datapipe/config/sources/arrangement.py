@@ -1,14 +1,20 @@
 """How the tokens of a source's documents are arranged: filling in the middle, and text before them that is not learned."""
 
+from __future__ import annotations
+
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from string import Formatter
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from datapipe.config.fields import Record, Share, Texts
 from datapipe.config.problems import Problem
+
+if TYPE_CHECKING:
+    from datapipe.config.sources.source import Source
+    from datapipe.config.tokenizer_spec import TokenizerSpec
 
 _COLUMN = re.compile(r"[\w.]+")
 
@@ -60,3 +66,14 @@ class DocumentPrefixSpec(Record):
             if column is not None and (options or conversion or not _COLUMN.fullmatch(column)):
                 raise ValueError(f"{{{column}}} names none")
         return [column for column, _, _ in parsed if column is not None]
+
+
+def control_token_problems(sources: Mapping[str, Source], tokenizer: TokenizerSpec) -> Iterator[Problem]:
+    """Sources that need control tokens which the tokenizer of a mixture does not have."""
+    for name, source in sources.items():
+        if tokenizer.path is None and source.repository is not None and source.repository.separators:
+            text = "needs tokenizer.path: there are no control tokens without it. Leave it out"
+            yield ("sources", name, "repository", "separators"), text
+        if tokenizer.train is not None and source.fim is not None:
+            text = "needs tokenizer.path: a trained tokenizer has no control tokens for prefix, suffix and middle"
+            yield ("sources", name, "fim"), text

@@ -110,7 +110,8 @@ def inspect(
     from datapipe.explore.sweep import sweep as count_sweep
     from datapipe.report.layout import wide_console
 
-    if sum([kept, quarantined, contaminated, *(option is not None for option in (dropped, named, clusters, sweep))]) > 1:
+    num_chosen = sum([kept, quarantined, contaminated, *(option is not None for option in (dropped, named, clusters, sweep))])
+    if num_chosen > 1:
         raise UserError(f"expected one of {_CHOICES}")
     if thresholds is not None and sweep is None:
         raise UserError("--at goes with --sweep STAGE.THRESHOLD")
@@ -119,6 +120,9 @@ def inspect(
     if against and not contaminated:
         raise UserError("--against goes with --contamination")
     if tokens or step is not None:
+        others = {f"one of {_CHOICES}": num_chosen, "--source": source, "--full": full}
+        if (other := next((name for name, value in others.items() if value), None)) is not None:
+            raise UserError(f"--tokens shows the rows of a step, of all sources: found {other} beside it. Leave it out")
         _print_tokens(output, step, count, tokens, as_json)
         return
     values = _numbers(thresholds)

@@ -93,3 +93,9 @@ def test_control_tokens_are_named_also_where_they_are_not_special(tmp_path: Path
 def test_step_and_tokens_go_together(output: Path, options: list[str]) -> None:
     done = datapipe(["inspect", str(output), *options])
     assert done.returncode == 2 and "--step 0 --tokens" in done.stderr
+
+
+@pytest.mark.parametrize("options", [["--source", "chat"], ["--quarantined"], ["--document", "a"]])
+def test_options_that_choose_documents_do_not_go_with_tokens(output: Path, options: list[str]) -> None:
+    done = datapipe(["inspect", str(output), "--step", "0", "--tokens", *options])
+    assert done.returncode == 2 and f"found {options[0] if options[0] == '--source' else 'one of'}" in done.stderr

@@ -64,6 +64,7 @@ class Encoder:
         added_tokens: ids of the added tokens by name.
         control_tokens: those of them that text never becomes, special or in brackets.
         unknown_id: the id of text without a token; None where all text has tokens.
+        token_bytes: the bytes of text that each id stands for, (vocab_size,) int32; None where ids do not spell bytes.
         adds: what the post-processor of the file would add to a text.
         id_type: uint16 or uint32; see `schemas.token_type`.
         fingerprint: checksum of `to_json()`, full width.
@@ -106,7 +107,9 @@ class Encoder:
             decoded = [tokenizer.decode([number], skip_special_tokens=False) for number in self._markers.values()]
             self._without_markers(Reference(self._tokenizer).encode([*self._markers, *decoded])[0])
         self._choice = choice
-        self._spells_bytes, self._puts_first_space = spells_bytes(settings), puts_first_space(settings)
+        has_lengths = self.unknown_id is None and spells_bytes(settings)
+        self.token_bytes = token_bytes(vocabulary, self.added_tokens, self.vocab_size) if has_lengths else None
+        self._puts_first_space = puts_first_space(settings)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Encoder, (self._json, self.eos_token, self.bos_token, self._choice)
@@ -130,13 +133,6 @@ class Encoder:
     def load(self) -> None:
         """Loads the tokenizer of the library now; the first word would load it otherwise."""
         self._engine.encode(["a"])
-
-    @cached_property
-    def token_bytes(self) -> np.ndarray | None:
-        """The bytes of text that each id stands for, (vocab_size,) int32; None for other tokenizers than byte-level BPE."""
-        if not self._spells_bytes:
-            return None
-        return token_bytes(self._tokenizer.get_vocab(with_added_tokens=True), self.added_tokens, self.vocab_size)
 
     @cached_property
     def behind_tokens(self) -> Tokenizer | None:

@@ -5,8 +5,8 @@
 
 A part is encoded as one text, whatever its segments, as the template of a tokenizer does: "assistant\\nHi" may have a token
 that holds the end of a header and the begin of an answer. Such a token is learned if any byte of it is
-(`return_assistant_tokens_mask` of transformers). Where a byte-level tokenizer spells a part byte by byte, the lengths of its
-tokens have the borders; other parts are encoded again by `tokenizers`, which has them.
+(`return_assistant_tokens_mask` of transformers). The lengths of tokens have the borders where a tokenizer spells text byte by
+byte; parts of other tokenizers that have both are encoded again by `tokenizers`, which has them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from datapipe.columns import compute, numbers, text_buffers, texts_from
+from datapipe.columns import text_buffers, texts_from
 from datapipe.errors import UserError, suggest
 from datapipe.kernels.text.replace import copy_spans
 from datapipe.kernels.tokens.borders import learn_tokens
 from datapipe.stage.segments import Segments
 
 _NO_ID = -1
-_SHORT_BYTES = 8  # of a part that is looked up before it is encoded
+_WORD_BYTES = 8  # shorter parts are encoded once each
 _IS_WHITE = np.isin(np.arange(256), list(b" \t\n\r\x0b\x0c"))  # as `bytes.strip` has it
 
 if TYPE_CHECKING:
@@ -61,8 +61,7 @@ def encode_segments(encoder: Encoder, texts: pa.Array, segments: Segments) -> En
     is_token = ~segments.is_text
     token_ids = _ids_of(encoder, segments.tokens.filter(pa.array(is_token)))
     parts = parts_between(segments, offsets, data, is_token)
-    copied, text_offsets = copied_spans(data, parts.starts, parts.stops)
-    source, part_starts, part_stops = _encoded(encoder, texts_from(text_offsets, copied), parts.is_first)
+    source, part_starts, part_stops = _encoded(encoder, parts, data)
 
     # starts, stops: (num_parts + num_control_tokens,) spans of ids, in the order of documents. Ids of control tokens lie behind
     part_places = np.arange(len(parts.starts)) + np.cumsum(~parts.is_last) - ~parts.is_last
@@ -74,12 +73,16 @@ def encode_segments(encoder: Encoder, texts: pa.Array, segments: Segments) -> En
     ids, ends = copied_spans(np.concatenate([source, np.maximum(token_ids, 0).astype(source.dtype)]), starts, stops)
 
     borders, flags = _Borders.of(segments, offsets[:-1]), np.empty(len(starts), np.bool_)
-    num_learned, num_borders = borders.counts(parts.starts, np.maximum(parts.stops, parts.starts + 1))
-    flags[part_places], flags[token_places] = num_learned > 0, segments.learned[is_token]
-    learned, is_mixed = np.repeat(flags, np.diff(ends)), (num_learned > 0) & (num_learned < num_borders)
-    is_mixed &= part_starts < part_stops
-    if is_mixed.any():
-        _learn_mixed(encoder, (parts, data, is_mixed), (ids, ends[part_places], ends[part_places + 1]), borders, learned)
+    last, num_learned, num_borders = borders.within(parts.starts, np.maximum(parts.stops, parts.starts + 1))
+    flags[part_places], flags[token_places] = borders.is_learned[last], segments.learned[is_token]
+    learned = np.repeat(flags, np.diff(ends))
+    mixed = np.flatnonzero((num_learned > 0) & (num_learned < num_borders) & (part_starts < part_stops))
+    of_tokens = ends[part_places[mixed]], ends[part_places[mixed] + 1]
+    if len(mixed) and (token_bytes := encoder.token_bytes) is not None:
+        before_last = borders.starts[last[mixed]] - parts.starts[mixed]
+        _learn_by_bytes(token_bytes, ids, (parts.starts[mixed], before_last), of_tokens, borders, learned)
+    elif len(mixed):
+        _learn_slowly(encoder, (parts, data, mixed), of_tokens, borders, learned)
     return Encoded(ids, np.append(0, ends[1:][part_places[parts.is_last]]), learned)
 
 
@@ -117,23 +120,34 @@ def parts_between(segments: Segments, offsets: np.ndarray, data: np.ndarray, is_
     return Parts(starts, stops, is_first, is_last)
 
 
-def _encoded(encoder: Encoder, parts: pa.Array, is_first: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _encoded(encoder: Encoder, parts: Parts, data: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Ids, and the start and stop in them of each part, (num_parts,). Short parts, such as the line end between two turns, are
     many and encoded once each."""
-    is_short = numbers(compute.binary_length(parts)) <= _SHORT_BYTES
-    starts, stops, encoded, num_ids = *np.empty((2, len(parts)), np.int64), [], 0
+    is_short = parts.stops - parts.starts < _WORD_BYTES
+    starts, stops, encoded, num_ids = *np.empty((2, len(is_short)), np.int64), [], 0
     for is_behind in (False,) if encoder.behind_tokens is None else (False, True):
-        own = np.ones(len(parts), np.bool_) if encoder.behind_tokens is None else is_first != is_behind
-        long, short = own & ~is_short, own & is_short
-        repeated = parts.filter(pa.array(short)).dictionary_encode()
-        texts = pa.concat_arrays([parts.filter(pa.array(long)), repeated.dictionary])
-        ids, ends = encoder.encode(texts, is_behind=is_behind)
-        text, num_long = np.empty(len(parts), np.int64), len(texts) - len(repeated.dictionary)
-        text[long], text[short] = np.arange(num_long), num_long + numbers(repeated.indices)
-        starts[own], stops[own] = num_ids + ends[:-1][text[own]], num_ids + ends[1:][text[own]]
+        own = np.ones(len(is_short), np.bool_) if encoder.behind_tokens is None else parts.is_first != is_behind
+        long, short = np.flatnonzero(own & ~is_short), np.flatnonzero(own & is_short)
+        _, first, which = np.unique(_words(parts, data, short), return_index=True, return_inverse=True)
+        chosen = np.append(long, short[first])
+        copied, offsets = copied_spans(data, parts.starts[chosen], parts.stops[chosen])
+        ids, ends = encoder.encode(texts_from(offsets, copied), is_behind=is_behind)
+        for numbers, texts in ((long, np.arange(len(long))), (short, len(long) + which)):
+            starts[numbers], stops[numbers] = num_ids + ends[texts], num_ids + ends[texts + 1]
         encoded.append(ids)
         num_ids += len(ids)
     return np.concatenate(encoded), starts, stops
+
+
+def _words(parts: Parts, data: np.ndarray, short: np.ndarray) -> np.ndarray:
+    """The bytes and the length of short parts as one number each: (num_short,) uint64."""
+    starts, lengths = parts.starts[short], (parts.stops - parts.starts)[short]
+    held = np.zeros((len(short), _WORD_BYTES), np.uint8)
+    held[:, -1] = lengths
+    for place in range(_WORD_BYTES - 1):
+        reaching = lengths > place
+        held[reaching, place] = data[starts[reaching] + place]
+    return held.view(np.uint64)[:, 0]
 
 
 def _ids_of(encoder: Encoder, tokens: pa.Array) -> np.ndarray:
@@ -169,30 +183,44 @@ class _Borders(NamedTuple):
         decides = np.diff(starts, append=-1) != 0  # the last one at a byte
         return cls(starts[decides], flags[decides], np.append(0, np.cumsum(flags[decides])))
 
-    def counts(self, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """How many learned spans, and how many spans, spans of bytes have a part of: (num_spans,) each; they are not empty."""
+    def within(self, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of spans of bytes, which are not empty, the last border before their end; how many learned spans of text, and how
+        many of all, they have a part of: (num_spans,) each."""
         first, stop = np.searchsorted(self.starts, starts, "right") - 1, np.searchsorted(self.starts, stops, "left")
-        return self.before[stop] - self.before[first], stop - first
+        return stop - 1, self.before[stop] - self.before[first], stop - first
 
 
-def _learn_mixed(
-    encoder: Encoder,
-    texts: tuple[Parts, np.ndarray, np.ndarray],
-    encoded: tuple[np.ndarray, np.ndarray, np.ndarray],
+def _learn_by_bytes(
+    token_bytes: np.ndarray,
+    ids: np.ndarray,
+    texts: tuple[np.ndarray, np.ndarray],
+    of_tokens: tuple[np.ndarray, np.ndarray],
     borders: _Borders,
     learned: np.ndarray,
 ) -> None:
-    """Sets what is `learned` (num_ids,) of the parts that are not learned as a whole. `texts`: parts, their data, and which are
-    mixed. `encoded`: ids, and the start and stop in them of each part."""
-    (parts, data, is_mixed), (ids, starts, stops) = texts, encoded
-    is_spelled = np.zeros(len(starts), np.bool_)  # byte by byte
-    if encoder.token_bytes is not None:
-        begins, reached = np.where(is_mixed, parts.starts, -1), np.empty(len(starts), np.int64)
-        learn_tokens(encoder.token_bytes[ids], starts, stops, begins, borders.starts, borders.is_learned, reached, learned)
-        is_spelled = reached == parts.stops
-    for number in np.flatnonzero(is_mixed & ~is_spelled).tolist():
+    """Sets what is `learned` (num_ids,) of the tokens of parts up to their last border; those behind have it already. `texts`:
+    the first byte of each part, and how many are before its last border. `of_tokens`: the start and stop of its ids."""
+    (begins, before_last), (starts, stops) = texts, of_tokens
+    counts = np.minimum(stops - starts, before_last + 1)  # tokens of at least a byte each
+    ends = np.append(0, np.cumsum(counts))
+    index = np.arange(ends[-1]) + np.repeat(starts - ends[:-1], counts)
+    own = np.empty(len(index), np.bool_)
+    learn_tokens(token_bytes[ids[index]], ends, begins, borders.starts, borders.is_learned, own)
+    learned[index] = own
+
+
+def _learn_slowly(
+    encoder: Encoder,
+    texts: tuple[Parts, np.ndarray, np.ndarray],
+    of_tokens: tuple[np.ndarray, np.ndarray],
+    borders: _Borders,
+    learned: np.ndarray,
+) -> None:
+    """The same of all tokens of parts, by `tokenizers`. `texts`: all parts, their data, and the numbers of those parts."""
+    parts, data, mixed = texts
+    for number, start, stop in zip(mixed.tolist(), *(each.tolist() for each in of_tokens)):
         begin, is_first = parts.starts[number], bool(parts.is_first[number])
         text = data[begin : parts.stops[number]].tobytes().decode()
         token_starts, token_stops = (begin + each for each in encoder.spans(text, is_first=is_first))
-        own = borders.counts(token_starts, np.maximum(token_stops, token_starts + 1))
-        learned[starts[number] : stops[number]] = own[0] > 0
+        _, num_learned, _ = borders.within(token_starts, np.maximum(token_stops, token_starts + 1))
+        learned[start:stop] = num_learned > 0

@@ -31,6 +31,7 @@ _TYPED = frozenset({ord("\t"), ord("\n"), *range(0x20, 0x7F)})
 _SHOWN_BYTES = 16
 _IN_BRACKETS = re.compile(r"<.+>|\[.+\]|\{.+\}|｜.+｜", re.DOTALL)
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
+_KEEPING = {"ByteLevel", "Split", "Digits", "Punctuation"}
 _BEFORE_BYTE_NAMES = {
     "type": "Split",
     "pattern": {"Regex": "<(?=0x[0-9A-F]{2}>)"},
@@ -101,16 +102,25 @@ def untokenized(settings: Mapping[str, Any], tokenizer: Tokenizer) -> str:
 
 
 def spells_bytes(settings: Mapping[str, Any]) -> bool:
-    """Whether ids spell a text byte by byte, and the text is not changed before."""
-    steps = steps_of(settings.get("pre_tokenizer"), "pretokenizers")
-    return settings.get("normalizer") is None and "ByteLevel" in steps and model_type(settings["model"]) == "BPE"
+    """Whether ids spell any text byte by byte, where each byte has a token: nothing is added to it, and nothing left out."""
+    step, added = settings.get("pre_tokenizer") or {}, settings.get("added_tokens") or ()
+    steps = step.get("pretokenizers") or [step]
+    keep_all = all(
+        each.get("type") in _KEEPING and each.get("behavior") != "Removed" and not each.get("add_prefix_space")
+        for each in steps
+    )
+    found = [token for token in added if not is_control(token["content"], is_special=bool(token.get("special")))]
+    takes_spaces = any(token.get("lstrip") or token.get("rstrip") for token in found)
+    is_byte_level = any(each.get("type") == "ByteLevel" for each in steps) and model_type(settings["model"]) == "BPE"
+    return is_byte_level and keep_all and not takes_spaces and settings.get("normalizer") is None
 
 
 def token_bytes(vocabulary: Mapping[str, int], added: Collection[str], size: int) -> np.ndarray:
     """The bytes of text that each id stands for, (size,) int32, of a tokenizer that spells bytes."""
-    lengths = np.zeros(size, np.int32)
-    for piece, number in vocabulary.items():
-        lengths[number] = len(piece.encode()) if piece in added else len(piece)
+    lengths, numbers = np.zeros(size, np.int32), np.fromiter(vocabulary.values(), np.int64, len(vocabulary))
+    lengths[numbers] = np.fromiter(map(len, vocabulary), np.int32, len(vocabulary))  # a character stands for a byte
+    for token in added:
+        lengths[vocabulary[token]] = len(token.encode())
     return lengths
 
 

@@ -20,11 +20,16 @@ from datapipe.kernels.dedup.word_characters import ALONE, IGNORED, LETTER, MARK,
 from tests.oracles import case_folding as case_folding_oracle
 from tests.oracles import dedup as dedup_oracle
 
-CHARACTERS = [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
 HARD = (
     "aÉ\u0301\u0323\u0345\u0328\u0331ῇ각\u1100\u1161\u11a8가Σςßǰΐİ\u093c\u094d中ガ\u3099ชาก่\u00ad\u200b\u200d\u034f\u00a0 .B9"
 )
 BYTES = b"\x80\xc3\xa9\xe2\x80\x99\xff\xf0aB c\x00"
+
+
+def _characters(all_below: int, step: int) -> list[str]:
+    """Every character below a code, and of those from it on one in `step`."""
+    codes = [*range(all_below), *range(all_below, sys.maxunicode + 1, step)]
+    return [chr(code) for code in codes if not 0xD800 <= code < 0xE000]
 
 
 def _folded(texts: Sequence[bytes], folding: Folding) -> list[bytes]:
@@ -46,7 +51,7 @@ def _strings(seed: int, num: int) -> list[bytes]:
 
 @pytest.mark.medium
 def test_fold_case_every_character_has_its_canonical_caseless_form() -> None:
-    chosen = CHARACTERS[:0x20000] + CHARACTERS[0x20000::97]  # no letter has a case behind plane 1
+    chosen = _characters(0x20000, 97)  # no letter has a case behind plane 1
     texts = [character.encode() for character in chosen]
     folded = _folded(texts, text_folding())
     assert folded == [case_folding_oracle.folded(text) for text in texts]
@@ -57,7 +62,7 @@ def test_fold_case_every_character_has_its_canonical_caseless_form() -> None:
 def test_fold_case_characters_are_in_words_as_their_category_declares() -> None:
     """All characters up to Hiragana and every eleventh of the others, in all surroundings."""
     around = "{0} a{0}b中{0}文 \u0301{0} sixteen letters or more{0}and as many again"
-    chosen = CHARACTERS[:0x3100] + CHARACTERS[0x3100::11]
+    chosen = _characters(0x3100, 11)
     texts = [around.format(character).encode() for character in chosen]
     assert _words(texts) == [case_folding_oracle.words(text) for text in texts]
 

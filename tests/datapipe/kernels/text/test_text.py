@@ -41,14 +41,11 @@ def test_english_words_are_cut_as_spacy_cuts_them(chunk: str) -> None:
     assert [data[start : start + length].tobytes().decode() for start, length in spans] == chunk.split("¦")
 
 
-CHARACTERS = [chr(code) for code in range(sys.maxunicode + 1)]
-
-
 @pytest.mark.parametrize(
     ("mark", "method"), [(WHITE, str.isspace), (CAPITAL, str.isupper), (DIGIT, str.isdigit), (ALNUM, str.isalnum)]
 )
 def test_mark_table_agrees_with_str_for_every_character(mark: int, method: Callable[[str], bool]) -> None:
-    expected = np.array(list(map(method, CHARACTERS)))
+    expected = np.array([method(chr(code)) for code in range(sys.maxunicode + 1)])
     assert np.flatnonzero(((mark_table() & mark) != 0) != expected).tolist() == []
 
 

@@ -210,16 +210,18 @@ def with_content(part: ReadBatch, fields: FieldNames) -> ReadBatch:
         return replace(part, content=texts_of_files(part.extra[fields.files.field], fields.files))
     if not fields.json or not len(part.positions):
         return part
-    first, *_ = values = [_json_texts(name, part.extra[name]) for name in fields.json]
+    values = [_json_texts(name, part.extra[name]) for name in fields.json]
+    has_first = values[0].is_valid()
+    lack = f"field '{fields.content}' is missing or null; expected the content of the document"
+    bad = dict.fromkeys(np.flatnonzero(~has_first.to_numpy(zero_copy_only=False)).tolist(), lack)
+    if bad:  # first, because a join that skips nulls leaves out a row of nulls alone
+        part, values = part.without(bad), [texts.filter(has_first) for texts in values]
     members = [
         pc.binary_join_element_wise(_json_text(name.rpartition(".")[2]), texts, _COLON)
         for name, texts in zip(fields.json, values)
     ]
     joined_members = pc.binary_join_element_wise(*members, _COMMA, null_handling="skip")
-    part = replace(part, content=pc.binary_join_element_wise(_BEGIN, joined_members, _END, _NOTHING))
-    lack = f"field '{fields.content}' is missing or null; expected the content of the document"
-    bad = dict.fromkeys(np.flatnonzero(first.is_null().to_numpy(zero_copy_only=False)).tolist(), lack)
-    return part.without(bad) if bad else part
+    return replace(part, content=pc.binary_join_element_wise(_BEGIN, joined_members, _END, _NOTHING))
 
 
 _COLON, _COMMA, _BEGIN, _END, _NOTHING = (pa.scalar(text, pa.large_string()) for text in (":", ",", "{", "}", ""))

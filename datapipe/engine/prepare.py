@@ -37,7 +37,7 @@ from datapipe.steps.counts import unreadable_text
 from datapipe.steps.pipeline import BoundStage
 from datapipe.steps.request import PlannedSource, Request, joined_types, row_files
 from datapipe.steps.splits import group_splits
-from datapipe.steps.stage_order import order_warnings
+from datapipe.steps.stage_order import conversation_warnings, order_warnings
 from datapipe.steps.warnings import (
     RunWarning,
     files_warning,
@@ -131,7 +131,8 @@ def _checked_files(
     own = {name: [file for file, _ in listed] for name, listed in files.items()}
     for name, listed in own.items():
         _check_outside(mixture, name, [file.url for file in listed])
-    warnings = order_warnings({name: mixture.stages_of(name) for name in own})
+    stages = {name: mixture.stages_of(name) for name in own}
+    warnings = [*order_warnings(stages), *conversation_warnings(stages)]
     for name, of in notes.items():
         noted = {
             "broken_links": sorted(set(of.passed_over)),

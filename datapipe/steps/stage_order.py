@@ -1,9 +1,10 @@
-"""Warnings about stages in another order than the documentation advises. Pure."""
+"""Warnings about stages in another order than the documentation advises, and about those that cut conversations. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from datapipe.config.sources.chat import STAGE as CHAT
 from datapipe.config.stage_use import StageUse
 from datapipe.steps.request import RunWarning
 
@@ -22,6 +23,7 @@ class _Advice:
 _QUALITY = ("filter.gopher_*", "filter.c4_quality", "filter.fineweb_quality")
 _RULES = (*_QUALITY, "filter.code_quality", "filter.line_rules", "filter.length")
 _CUTTING = ("dedup.lines", "dedup.substring")
+_BY_LINE = ("filter.c4_quality", "filter.line_rules")
 
 _ADVICE = (
     _Advice(
@@ -40,7 +42,7 @@ _ADVICE = (
     _Advice(("dedup.exact",), _CUTTING, "a copy that is dropped whole is not cut into fragments before"),
     _Advice(("dedup.minhash",), ("dedup.substring",), "a copy that is dropped whole is not cut into fragments before"),
     _Advice(
-        ("filter.c4_quality", "filter.line_rules"),
+        _BY_LINE,
         _CUTTING,
         "it removes lines, and with them the notes of where the other has cut",
     ),
@@ -64,6 +66,22 @@ def order_warnings(stages: Mapping[str, Sequence[StageUse]]) -> list[RunWarning]
         for text in _misplaced([use for use in uses if _decides_by_text(use)]):
             pairs.setdefault(text, []).append(source)
     return [RunWarning.of_sources("stage_order", sources, text) for text, sources in pairs.items()]
+
+
+def conversation_warnings(stages: Mapping[str, Sequence[StageUse]]) -> list[RunWarning]:
+    """A warning for each source of conversations with stages that remove lines or repeated text: names of roles and short turns
+    are such lines."""
+    warnings: list[RunWarning] = []
+    for source, uses in stages.items():
+        cutting = [use.alias for use in uses if _is_any(use, (*_BY_LINE, *_CUTTING)) and use.options.get("mode") != "tag"]
+        if cutting and any(use.name == CHAT for use in uses):
+            listed, verb = " and ".join(cutting), "removes" if len(cutting) == 1 else "remove"
+            text = (
+                f"{listed} {verb} lines or repeated text, and with them names of roles and short turns of its conversations. "
+                f"Give the source `stages` of its own without {'it' if len(cutting) == 1 else 'them'}."
+            )
+            warnings.append(RunWarning.of("cut_conversations", source, text, stages=cutting))
+    return warnings
 
 
 def _decides_by_text(use: StageUse) -> bool:

@@ -305,3 +305,10 @@ def test_a_field_that_no_record_has_is_an_error_with_the_others(tmp_path: Path) 
     path.write_text(path.read_text().replace("messages: turns", "messages: turn"))
     with pytest.raises(UserError, match=r"sources.chat.messages: none of .* has the field 'turn' .* Did you mean 'turns'"):
         prepare(load_mixture(path))
+
+
+def test_a_source_with_stages_that_remove_lines_is_warned_of(tmp_path: Path) -> None:
+    path = mixture(tmp_path)
+    path.write_text(path.read_text().replace("stages: []", "stages: [filter.c4_quality]"))
+    [warning] = [each for each in prepare(load_mixture(path)).warnings if each.kind == "cut_conversations"]
+    assert "source 'chat': filter.c4_quality removes lines" in warning.text

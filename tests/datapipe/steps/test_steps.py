@@ -17,7 +17,7 @@ from datapipe.stage.global_stage import Global
 from datapipe.steps.counts import SourceCounts, source_over_quarantine_limit
 from datapipe.steps.kinds import compile_plan
 from datapipe.steps.pipeline import BoundStage, lay_out
-from datapipe.steps.stage_order import order_warnings
+from datapipe.steps.stage_order import conversation_warnings, order_warnings
 from tests.support import corpora, runs
 
 _STAGES = "stages: [normalize.unicode, filter.length, filter.c4_quality, dedup.minhash, redact.pii]"
@@ -145,9 +145,18 @@ def test_order_names_aliases_and_sources_share_a_warning() -> None:
     assert warning.to_json()["source"] is None
 
 
+def test_stages_that_remove_lines_are_reported_for_conversations_alone() -> None:
+    names = ["normalize.unicode", {"filter.c4_quality": {"as": "c4"}}, "dedup.exact", "dedup.lines", "redact.pii"]
+    harmless = _uses("extract.chat", "normalize.unicode", "dedup.minhash", {"filter.c4_quality": {"mode": "tag"}}, "redact.pii")
+    [warning] = conversation_warnings({"web": _uses(*names), "chat": _uses("extract.chat", *names), "own": harmless})
+    assert (warning.kind, warning.source) == ("cut_conversations", "chat")
+    assert warning.text.startswith("source 'chat': c4 and dedup.lines remove lines or repeated text")
+    assert "Give the source `stages` of its own without them" in warning.text
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "mixtures").glob("*.yaml")), ids=lambda path: path.stem)
 def test_order_of_the_mixtures_to_copy_is_the_one_advised(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CRAWL", "CODE", "WARC", "WET"):
+    for name in ("CHAT", "CRAWL", "CODE", "WARC", "WET"):
         monkeypatch.setenv(name, "folder")
     mixture = load_mixture(path)
     assert order_warnings({name: mixture.stages_of(name) for name in mixture.sources}) == []

@@ -35,7 +35,9 @@ from datapipe.storage.root import open_input
 
 MOST_SPLITS = 16  # Splits that are previewed before a field counts as missing
 _STRATA, _PREFIX = "strata.by", "document_prefix.text"
-_CONTENTS = {"text": "text", "messages": "conversation", "repository": "files"}  # by the option that names the field
+# by the option that names the field
+_CONTENTS = {"text": "text", "messages": "conversation", "repository": "files", "tools": "tools"}
+_LISTS = ("messages", "conversations", "conversation")  # fields in which conversations are published
 _SPLIT_BYTES = 1 << 20
 _LISTED_FILES, _LISTED_NAMES = 3, 30
 _LISTED_VALUES, _SHOWN_CHARS = 1000, 40
@@ -82,18 +84,19 @@ def check_fields(
     undeclared = {field: pa.null() for column, field in kept.items() if column not in source.types and field not in is_json}
     wanted = dict.fromkeys((*kept.values(), *absent))
     probed = field_names(source, {field: field for field in wanted}, undeclared)
-    seen = _preview(files, probed, is_json.difference(source.needed_fields))
+    contents = dict.fromkeys(source.needed_fields, source.content_option) | ({source.tools: "tools"} if source.tools else {})
+    seen = _preview(files, probed, is_json.difference(contents))
     problems = [_absent(mixture, name, column, asked_by, seen) for column, asked_by in absent.items()]
-    columns = {**dict.fromkeys(source.needed_fields, ""), **{kept[column]: column for column in kept}}
+    columns = {**dict.fromkeys(contents, ""), **{kept[column]: column for column in kept}}
     missing = [each for each in columns if each not in seen.found]
     warnings: list[RunWarning] = []
     for lacked in missing if seen.num_records else ():
         column = columns[lacked]
-        is_content = lacked in source.needed_fields
+        is_content = lacked in contents
         is_needed = is_content or column in needed
         decides = f"{needed.get(column)} decides by it. Correct the name, or leave that out."
-        remedy = f"Write the name of the field with the {_CONTENTS[source.content_option]}." if is_content else decides
-        option = source.content_option if is_content else source.option_of(column)
+        option = contents[lacked] if is_content else source.option_of(column)
+        remedy = f"Write the name of the field with the {_CONTENTS[option]}.{_of_chat(option, seen)}" if is_content else decides
         lack = f"{mixture.where('sources', name, option)}: {seen.lack(lacked)}"
         if is_needed and source.check_fields:
             problems.append(f"{lack} {remedy} If records further on have it, set check_fields: false for the source.")
@@ -111,6 +114,12 @@ def check_fields(
     for kinds in (*_of_schemas(files, undeclared), *seen.types):
         types |= {field: joined_types(where, field, types[field], kind) for field, kind in kinds.items()}
     return warnings, types
+
+
+def _of_chat(option: str, seen: _Seen) -> str:
+    """Advice for records that look like conversations and lack the text."""
+    field = next((name for name in _LISTS if name in seen.names), None)
+    return f" For conversations write `messages: {field}` in place of `text`." if option == "text" and field else ""
 
 
 def _check_text(mixture: Mixture, name: str, files: Files, stages: Sequence[BoundStage]) -> None:

@@ -312,3 +312,21 @@ def test_a_source_with_stages_that_remove_lines_is_warned_of(tmp_path: Path) -> 
     path.write_text(path.read_text().replace("stages: []", "stages: [filter.c4_quality]"))
     [warning] = [each for each in prepare(load_mixture(path)).warnings if each.kind == "cut_conversations"]
     assert "source 'chat': filter.c4_quality removes lines" in warning.text
+
+
+def test_a_field_of_tools_that_the_source_names_and_no_record_has_is_an_error(tmp_path: Path) -> None:
+    path = mixture(tmp_path, "template: chatml, tools: tolls", rows=[])
+    corpora.write_jsonl(tmp_path / "a.jsonl", [{"turns": conversations(1)[0], "tools": []}])
+    with pytest.raises(UserError, match=r"sources.chat.tools: none of .* has the field 'tolls' .* Did you mean 'tools'"):
+        prepare(load_mixture(path))
+    path.write_text(path.read_text().replace("tools: tolls", "check_fields: false, tools: tolls"))
+    assert [each.kind for each in prepare(load_mixture(path)).warnings] == ["missing_field"]
+    corpora.write_jsonl(tmp_path / "a.jsonl", [{"turns": conversations(1)[0], "tolls": None}])
+    assert not prepare(load_mixture(path)).warnings
+
+
+def test_conversations_in_a_source_of_text_are_named_in_the_error(tmp_path: Path) -> None:
+    corpora.write_jsonl(tmp_path / "a.jsonl", [{"messages": conversations(1)[0]}])
+    path = runs.write_mixture(tmp_path, f"  chat: {{path: {tmp_path}/a.jsonl}}", "", "tokenizer: none")
+    with pytest.raises(UserError, match="For conversations write `messages: messages` in place of `text`"):
+        prepare(load_mixture(path))

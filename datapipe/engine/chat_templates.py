@@ -7,13 +7,15 @@
 The mixture that an output keeps has these options, so a conversation can be shown later as the run has written it.
 """
 
+import os
+
 from datapipe.config.mixture import Mixture
 from datapipe.config.sources.chat import ChatTemplateSpec
 from datapipe.engine.tokenizer_file import ChatTokens, chat_tokens
 from datapipe.errors import UserError
 from datapipe.snapshots.snapshot_sources import with_snapshot_sources
 from datapipe.storage.outages import input_error
-from datapipe.storage.root import open_input, split_query
+from datapipe.storage.root import is_remote, open_input, split_query
 
 OF_TOKENIZER = "tokenizer"
 _LARGEST_BYTES = 1 << 20
@@ -64,6 +66,7 @@ def _content(where: str, path: str) -> str:
                 )
             return stream.read().decode()
     except OSError as error:
-        raise input_error(error, where, "cannot read the template", path) from error
+        tried = path if is_remote(path) or os.path.isabs(path) else f"{path} ({os.path.abspath(path)})"
+        raise input_error(error, where, "cannot read the template", tried) from error
     except UnicodeDecodeError as error:
         raise UserError(f"{where}: {path} is no UTF-8 text at byte {error.start}. Expected a Jinja template.") from None

@@ -64,6 +64,7 @@ def prepare(
     newest = None if generation is None else read_snapshot(root)
     sources, warnings = _own_sources(given, limit, show, generation)
     stages = {name: source.stages for name, source in sources.items()}
+    warnings += _missing_tokens(stages)
     named_in(given.takedown, None if newest is None else [])  # a list that cannot be read ends the run before it begins
     mixture, taken = with_snapshot_sources(given) if newest is None else (_as_published(given, newest), {})
     warnings += [*_unused(mixture), *_rounded(mixture)]
@@ -252,6 +253,19 @@ def _discovered(mixture: Mixture, name: str, notes: Notes) -> list[tuple[InputFi
 def listed_files(mixture: Mixture, notes: Notes) -> dict[str, list[InputFile]]:
     """The input files of each source as of now. Raises UserError where they cannot be listed."""
     return {name: [file for file, _ in _discovered(mixture, name, notes)] for name in mixture.sources}
+
+
+def _missing_tokens(stages: Mapping[str, Sequence[BoundStage]]) -> list[RunWarning]:
+    """Warnings about chat templates that spell tokens which the tokenizer lacks."""
+    warnings: list[RunWarning] = []
+    for name, bound_stages in stages.items():
+        if tokens := [token for bound in bound_stages for token in bound.stage.missing_tokens()]:
+            text = (
+                f"the chat template of the tokenizer writes {', '.join(tokens)}, and the tokenizer has no such control tokens. "
+                f"They become text. Add them to the tokenizer, or name another `template`."
+            )
+            warnings.append(RunWarning.of("missing_tokens", name, text, tokens=tokens))
+    return warnings
 
 
 def _damaged(mixture: Mixture, name: str, files: Iterable[tuple[InputFile, Reader]]) -> list[RunWarning]:

@@ -120,6 +120,10 @@ class Stage(BaseModel):
         """The chat template by which the stage writes documents, which goes with their snapshot; None without one."""
         return None
 
+    def missing_tokens(self) -> tuple[str, ...]:
+        """Control tokens that its chat template spells and the tokenizer lacks, so that they become text."""
+        return ()
+
     def libraries_used(self) -> tuple[str, ...]:
         """The distributions that count with these options: `libraries`, and those that only some options need."""
         return self.libraries

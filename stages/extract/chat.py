@@ -76,13 +76,14 @@ class Chat(Filter):
             self._check_name()
             return
         template = self._loaded()
-        template.check_learn(self.learn)
         if template.missing_tokens and self.lacking == "refuse":
             listed = ", ".join(f'"{token}"' for token in template.missing_tokens)
             raise UserError(
                 f"template: it writes {listed}, and the tokenizer has no such control tokens. Name another template. Where the "
-                f"mixture trains its tokenizer, write `control_tokens: [{listed}]` under tokenizer.train"
+                f"mixture trains its tokenizer, write `control_tokens: [{listed}]` under tokenizer.train. A tokenizer.json gets "
+                f"them by `tokenizer.add_special_tokens([{listed}])` of tokenizers, and the model then needs their embeddings"
             )
+        template.check_learn(self.learn)
 
     @property
     def _is_known(self) -> bool:
@@ -102,6 +103,9 @@ class Chat(Filter):
 
     def chat_template(self) -> str | None:
         return self._text
+
+    def missing_tokens(self) -> tuple[str, ...]:
+        return tuple(self._loaded().missing_tokens) if self._is_known else ()
 
     @property
     def _text(self) -> str:

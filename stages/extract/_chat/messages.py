@@ -113,7 +113,8 @@ def _listed(value: Any) -> list[Any] | None:
 def _of_pair(number: int, item: Mapping[str, Any]) -> list[Message]:
     """The messages of a question and its answer."""
     answer = next((item[name] for name in _ANSWERED if item.get(name) is not None), None)
-    asked = [_turns_or_text(item[name]) for name in _ASKED if item.get(name) not in (None, "")]
+    given = [item[name] for name in _ASKED if item.get(name) is not None]
+    asked = [_turns_or_text(value) for value in given if value != ""] or given[:1]
     if answer is None or not asked:
         names = ", ".join(map(str, item)) or "none"
         raise MalformedError(NO_LIST, f"messages[{number}]: found the members {names}, expected a role and a content")

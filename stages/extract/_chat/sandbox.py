@@ -120,7 +120,7 @@ class Renderer:
             raise
         except Exception as error:  # a template may raise anything
             kind = "" if type(error) is JinjaError else f"{type(error).__name__}: "
-            raise TemplateError(f"the template refuses it: {kind}{' '.join(str(error).split())[:_SHOWN_CHARS]}") from error
+            raise TemplateError(f"{kind}{' '.join(str(error).split())[:_SHOWN_CHARS]}") from error
         return "".join(blocks)
 
 

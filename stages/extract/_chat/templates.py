@@ -91,6 +91,13 @@ class ChatTemplate:
     def check_learn(self, learn: Learn) -> None:
         """Raises UserError where it cannot be found what the assistant wrote."""
         if learn != "all" and not self._marking(RANGES[0]).finds_answers:
+            if self.missing_tokens:
+                listed = ", ".join(f'"{token}"' for token in self.missing_tokens)
+                raise UserError(
+                    f"learn: {learn}: the template writes {listed}, and the tokenizer has no such control tokens. They become "
+                    "text, so it is not known where an answer ends. Add them to the tokenizer, name a template of tokens that "
+                    "it has, or use `learn: all`"
+                )
             raise UserError(
                 f"learn: {learn}: found neither {{% generation %}} in the template nor a generation prompt that stands before "
                 "each answer, so it is not known what the assistant writes. Put {% generation %} and {% endgeneration %} "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -284,7 +285,11 @@ def _refused(folder: Path, options: str, tokenizer: str, *, before: str = "") ->
             'control_tokens: ["<|im_end|>", "<|im_start|>"]` under tokenizer.train',
         ),
         ("template: llama3", "", "", 'it writes "<|begin_of_text|>"'),
-        ("template: nowhere.jinja", "", "", "cannot read the template"),
+        ("template: llama3", "", "", "tokenizer.add_special_tokens"),
+        ("template: nowhere.jinja", "", "", f"cannot read the template nowhere.jinja ({os.getcwd()}/nowhere.jinja)"),
+        ("template: chatml, longer: drop", "", "", "sources.chat.longer: needs max_tokens"),
+        ("template: chatml, learn: all, max_tokens: 9", "", "", "sources.chat.max_tokens: cuts longer conversations"),
+        ("template: chatml, learn: all, max_tokens: 9, longer: cut", "", "", "sources.chat.longer: cut needs learn: assistant"),
         ("template: chatlm", "", "", "Did you mean 'chatml'"),
         ("template: chatml, text: id", "", "", "sources.chat.text: found beside messages"),
         ("template: chatml, fim: {rate: 1}", "", "", "sources.chat.fim: cannot be combined with messages"),
@@ -330,3 +335,11 @@ def test_conversations_in_a_source_of_text_are_named_in_the_error(tmp_path: Path
     path = runs.write_mixture(tmp_path, f"  chat: {{path: {tmp_path}/a.jsonl}}", "", "tokenizer: none")
     with pytest.raises(UserError, match="For conversations write `messages: messages` in place of `text`"):
         prepare(load_mixture(path))
+
+
+def test_tokens_that_the_tokenizer_lacks_for_its_own_template_are_warned_of(tmp_path: Path) -> None:
+    folder = tokenizer_folder(tmp_path / "own", template=TEMPLATE.replace("im_end", "no_end"))
+    path = mixture(tmp_path, "learn: assistant", tokenizer=f"{{path: {folder}, eos: </s>, bos: <s>}}")
+    [warning] = prepare(load_mixture(path)).warnings
+    assert (warning.kind, warning.source, warning.details) == ("missing_tokens", "chat", {"tokens": ["<|no_end|>"]})
+    assert "writes <|no_end|>, and the tokenizer has no such control tokens. They become text" in warning.text

@@ -134,6 +134,12 @@ def test_template_that_does_not_tell_answers_is_refused_but_for_learn_all() -> N
     assert shown(used.render(ASKED, None, "all")) == "user: Hi</s>assistant: Hello!</s>"
 
 
+def test_tokens_that_the_tokenizer_lacks_are_named_where_answers_are_not_found() -> None:
+    with pytest.raises(UserError, match=r'writes "<\|im_end\|>", "<\|im_start\|>", and the tokenizer has no such') as caught:
+        loaded(CHATML.replace("assistant\n", "model\n"), ("<|endoftext|>",)).check_learn("assistant")
+    assert "generation prompt" not in str(caught.value)
+
+
 def test_answers_that_end_with_the_next_turn_are_learned_without_it_and_tools_are_refused() -> None:
     template = (
         "{% for m in messages %}{{ '<|' + ('observation' if m.role == 'tool' else m.role) + '|>' + m.content }}{% endfor %}"
@@ -156,7 +162,7 @@ def test_rendering_that_differs_with_marks_is_refused() -> None:
 @pytest.mark.parametrize(
     ("template", "reason"),
     [
-        ("{{ raise_exception('Roles must\nalternate') }}", "refuses it: Roles must alternate"),
+        ("{{ raise_exception('Roles must\nalternate') }}", "^Roles must alternate$"),
         ("{{ messages[9].content.strip() }}", "UndefinedError"),
         ("{{ messages[0].content + 5 }}", "TypeError"),
         ("{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}", "rounds of loops"),

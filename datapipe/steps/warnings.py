@@ -65,6 +65,7 @@ def run_warnings(request: Request, plan: Plan, of_snapshot: Sequence[RunWarning]
         warned += [] if source in empty else _of_losses(request, source, counts)
         warned += _unknown_tokens(plan, source)
         warned += _of_packing(plan, source)
+        warned += _long_conversations(request, plan, source)
     trusted = trusted_warning(plan)
     warned += [*_excesses(request, plan), *_of_tokenizer(request, plan), *_read_again(plan)]
     return [*early, *warned, *([trusted] if trusted else []), *of_snapshot]
@@ -330,6 +331,30 @@ def _dropped(source: str, length: int, packing: Packing) -> Iterator[RunWarning]
         )
         details = {"sequence_length": length, "dropped_tokens": packing.dropped_tokens, "tokens": num_tokens}
         yield RunWarning(kind="dropped_tokens", source=source, text=text, details=details)
+
+
+def _long_conversations(request: Request, plan: Plan, source: str) -> Iterator[RunWarning]:
+    """A warning about conversations that no row holds whole. Methods without pools cut documents of any length."""
+    spec = request.mixture.sources[source]
+    if not spec.messages or spec.max_tokens is not None:
+        return
+    steps = [step for step in plan.of_kind("pack", source) if step.is_committed]
+    is_pooled = all(isinstance(task, PackTask) and task.method in POOLED for step in steps for task in step.tasks or ())
+    by_length = total_by_name(step.own(PackMetrics).packing for step in steps)
+    if not by_length or not is_pooled:
+        return
+    length, packing = max(by_length.items())
+    num_long = packing.split_documents - packing.split_for_padding
+    if num_long:
+        may_cut = spec.learn in (None, "assistant")
+        cut = ", which cuts longer ones behind an answer; `longer: drop` beside it drops them."
+        advice = cut if may_cut else " and `longer: drop`, which drop longer ones."
+        text = (
+            f"{num_long:,} of {counted(packing.documents, 'conversation')} are longer than rows of {length:,}, so they are cut "
+            f"anywhere. Write `max_tokens: {length}` in the source{advice}"
+        )
+        details = {"sequence_length": length, "longer": num_long, "documents": packing.documents}
+        yield RunWarning.of("long_conversations", source, text, **details)
 
 
 def _of_tokenizer(request: Request, plan: Plan) -> Iterator[RunWarning]:

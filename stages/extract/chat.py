@@ -80,8 +80,8 @@ class Chat(Filter):
             listed = ", ".join(f'"{token}"' for token in template.missing_tokens)
             raise UserError(
                 f"template: it writes {listed}, and the tokenizer has no such control tokens. Name another template. Where the "
-                f"mixture trains its tokenizer, write `control_tokens: [{listed}]` under tokenizer.train. A tokenizer.json gets "
-                f"them by `tokenizer.add_special_tokens([{listed}])` of tokenizers, and the model then needs their embeddings"
+                f"mixture trains its tokenizer, write `control_tokens: [{listed}]` under tokenizer.train. To add them to a "
+                f"tokenizer.json: `tokenizer.add_special_tokens([{listed}])` of tokenizers; the model then needs their embeddings"
             )
         template.check_learn(self.learn)
 

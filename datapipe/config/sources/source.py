@@ -150,12 +150,12 @@ class Source(Record):
     max_tokens: Count | None = Field(
         default=None,
         description="With messages, the most tokens of a conversation, with those that begin and end documents. Default: no "
-        "limit.",
+        "limit; a conversation above pack.sequence_length is then cut anywhere.",
     )
     longer: Literal["cut", "drop"] = Field(
         default="cut",
         exclude_if=lambda value: value == "cut",
-        description="Longer conversations. cut: behind the last whole answer that fits, which needs learn: assistant; one "
+        description="With max_tokens, longer conversations. cut: behind the last whole answer that fits, which needs learn: assistant; one "
         "whose first answer does not fit is dropped. drop: all are.",
     )
     license: License | None = Field(

@@ -343,3 +343,21 @@ def test_tokens_that_the_tokenizer_lacks_for_its_own_template_are_warned_of(tmp_
     [warning] = prepare(load_mixture(path)).warnings
     assert (warning.kind, warning.source, warning.details) == ("missing_tokens", "chat", {"tokens": ["<|no_end|>"]})
     assert "writes <|no_end|>, and the tokenizer has no such control tokens. They become text" in warning.text
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ("learn: assistant", "which cuts longer ones behind an answer; `longer: drop`"),
+        ("learn: all", "`max_tokens: 64` in the source and `longer: drop`"),
+        ("max_tokens: 64", ""),
+    ],
+)
+def test_conversations_that_no_row_holds_are_warned_of(tmp_path: Path, options: str, advice: str) -> None:
+    done, _ = run(mixture(tmp_path, f"template: chatml, {options}"))
+    found = [each for each in done.report["warnings"] if each["kind"] == "long_conversations"]
+    assert len(found) == bool(advice)
+    for warning in found:
+        num_long = sum(len(expected_of(turns)[0]) > S for turns in conversations(40))
+        assert (warning["longer"], warning["documents"], warning["sequence_length"]) == (num_long, 40, S)
+        assert advice in warning["text"]

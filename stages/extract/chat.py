@@ -81,7 +81,7 @@ class Chat(Filter):
             raise UserError(
                 f"template: it writes {listed}, and the tokenizer has no such control tokens. Name another template. Where the "
                 f"mixture trains its tokenizer, write `control_tokens: [{listed}]` under tokenizer.train. To add them to a "
-                f"tokenizer.json: `tokenizer.add_special_tokens([{listed}])` of tokenizers; the model then needs their embeddings"
+                f"tokenizer.json: `tokenizer.add_special_tokens([{listed}])` of tokenizers. The model needs their embeddings"
             )
         template.check_learn(self.learn)
 

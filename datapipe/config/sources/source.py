@@ -155,8 +155,8 @@ class Source(Record):
     longer: Literal["cut", "drop"] = Field(
         default="cut",
         exclude_if=lambda value: value == "cut",
-        description="With max_tokens, longer conversations. cut: behind the last whole answer that fits, which needs learn: assistant; one "
-        "whose first answer does not fit is dropped. drop: all are.",
+        description="With max_tokens, longer conversations. cut: behind the last whole answer that fits, which needs learn: "
+        "assistant; one whose first answer does not fit is dropped. drop: all are.",
     )
     license: License | None = Field(
         default=None, description="License of the corpus as SPDX has it: CC-BY-4.0, MIT OR Apache-2.0, LicenseRef-NAME."

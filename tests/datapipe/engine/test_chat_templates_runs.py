@@ -361,3 +361,12 @@ def test_conversations_that_no_row_holds_are_warned_of(tmp_path: Path, options: 
         num_long = sum(len(expected_of(turns)[0]) > S for turns in conversations(40))
         assert (warning["longer"], warning["documents"], warning["sequence_length"]) == (num_long, 40, S)
         assert advice in warning["text"]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_a_conversation_that_is_null_is_quarantined(tmp_path: Path, name: str) -> None:
+    done, root = run(mixture(tmp_path, name=name, rows=[*conversations(5), None]))
+    counts = done.summary.total.documents
+    assert (counts.read, counts.kept, counts.quarantined) == (6, 5, 1)
+    [found] = Inspector.open(root.url).find("quarantined")
+    assert found["error"] == "field 'turns' is missing or null; expected the content of the document"

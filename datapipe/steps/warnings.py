@@ -336,12 +336,11 @@ def _dropped(source: str, length: int, packing: Packing) -> Iterator[RunWarning]
 def _long_conversations(request: Request, plan: Plan, source: str) -> Iterator[RunWarning]:
     """A warning about conversations that no row holds whole. Methods without pools cut documents of any length."""
     spec = request.mixture.sources[source]
-    if not spec.messages or spec.max_tokens is not None:
+    if not spec.messages or spec.max_tokens is not None or request.mixture.pack.method != "best_fit":
         return
     steps = [step for step in plan.of_kind("pack", source) if step.is_committed]
-    is_pooled = all(isinstance(task, PackTask) and task.method in POOLED for step in steps for task in step.tasks or ())
     by_length = total_by_name(step.own(PackMetrics).packing for step in steps)
-    if not by_length or not is_pooled:
+    if not by_length:
         return
     length, packing = max(by_length.items())
     num_long = packing.split_documents - packing.split_for_padding

@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from jinja2 import nodes
@@ -127,13 +127,16 @@ class Marks:
         return [text[end - num_between - len(part) : end - num_between] for part, end in zip(parts, ends)]
 
 
-def marking_environment(marks: Marks) -> ChatEnvironment:
+Environment = TypeVar("Environment", bound=ChatEnvironment)
+
+
+def marking_environment(marks: Marks, kind: type[Environment]) -> Environment:
     """Runs templates with marks."""
 
     def in_case(change: Callable[[str], str], value: Any) -> str:
         return marks.with_marks_of(str(value), change(marks.without_marks(str(value))))
 
-    environment = ChatEnvironment(marks.borders, marks.call_method)
+    environment = kind(marks.borders, marks.call_method)
     filters = environment.filters
     filters.update({name: partial(in_case, filters[name]) for name in _CASES if name in filters})
     filters["replace"] = lambda value, *args: marks.call_method(str(value), "replace", args)
@@ -147,6 +150,11 @@ def free_ranges(*values: Any) -> list[int]:
     for value in values:
         _add_private(value, found)
     return [first for first in RANGES if not any(first <= ord(each) < first + _SIZE for each in found)]
+
+
+def has_private(text: str) -> bool:
+    """Whether a text has a character of any range of marks."""
+    return _PRIVATE.search(text) is not None
 
 
 def _add_private(value: Any, found: set[str]) -> None:

@@ -26,12 +26,12 @@ TODAY = datetime(2024, 7, 26)
 
 MAX_STEPS = 2_000_000  # some seconds
 _STEPS_OF_CALL = 10
+COUNTED = "counted_rounds"  # a filter
 MAX_CHARS = 2**25
 
 _OF_DICTS = frozenset(dir(dict))
 _OF_TEXTS = frozenset(name for name in dir(str) if not name.startswith(("_", "format")))
 _VARIABLES = {"_loop_vars", "_block_vars"}  # which calls get from the library
-_COUNTED = "counted_rounds"  # a filter
 _SHOWN_CHARS = 200
 
 
@@ -54,7 +54,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self._call_method = call_method or _call_method
         self.steps = 0
         self._safe: dict[tuple[type, str], bool] = {}
-        self.filters.update({"tojson": _tojson, _COUNTED: self._counted})
+        self.filters.update({"tojson": _tojson, COUNTED: self._counted})
         self.globals.update({"raise_exception": _refuse, "strftime_now": TODAY.strftime, "dict": _new_dict})
 
     def getattr(self, obj: Any, attribute: str) -> Any:
@@ -141,7 +141,7 @@ class _Counting(NodeTransformer):
     """Counts the rounds of each loop."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 the name of the library
-        node.iter = filtered(cast(nodes.Expr, node.iter), _COUNTED)
+        node.iter = filtered(cast(nodes.Expr, node.iter), COUNTED)
         return self.generic_visit(node)
 
 

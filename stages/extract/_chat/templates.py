@@ -20,6 +20,7 @@ from typing import Any, Literal, Self
 from jinja2.exceptions import TemplateSyntaxError
 
 from datapipe.errors import UserError
+from stages.extract._chat.forms import Forms, can_have_forms, form_renderer
 from stages.extract._chat.marks import (
     RANGES,
     Marks,
@@ -84,6 +85,7 @@ class ChatTemplate:
         names = control_tokens or spelled | set(special_tokens.values())
         self._marking = lru_cache(lambda first: _Marking(template, special_tokens, names, written, first))
         self._marking(RANGES[0])
+        self._forms = Forms(self._of_form) if can_have_forms("".join([*written, *special_tokens.values()])) else None
 
     def __reduce__(self) -> Any:
         return type(self).load, self._given
@@ -108,6 +110,10 @@ class ChatTemplate:
         """The segments of a conversation, as a stage returns them. Raises TemplateError for a conversation that the template
         refuses, UserError as `check_learn`."""
         self.check_learn(learn)
+        if self._forms is not None and tools is None and learn != "last":
+            segments = self._forms.filled(messages, learn)
+            if segments is not None:
+                return segments
         given = [_without_nulls(message) for message in messages]
         text = self._render(given, tools)
         try:
@@ -124,6 +130,15 @@ class ChatTemplate:
         learned = [(0, len(text))] if learn == "all" else marking.learned(given, tools, marked, spans, learn)
         return _segments(text, marking.tokens(marked), learned)
 
+    def _of_form(self, messages: list[dict[str, Any]], learn: str, is_stripped: bool) -> list[dict[str, Any]]:
+        """The segments of a form (`forms.py`). Raises TemplateError."""
+        marking, text = self._marking(RANGES[0]), self._render(messages)
+        marked, spans = marking.rendered_form(messages, is_stripped)
+        if not marking.marks.is_marked(marked, utf16(text)):
+            raise TemplateError("the template reads what it wrote before")
+        learned = [(0, len(text))] if learn == "all" else marking.learned(messages, None, marked, spans, "assistant")
+        return _segments(text, marking.tokens(marked), learned)
+
 
 class _Marking:
     """A template with marks of one range."""
@@ -133,9 +148,10 @@ class _Marking:
     ) -> None:
         marks = self.marks = Marks([*written, *special_tokens.values()], first)
         self._token = token_pattern(names, marks)
-        environment = marking_environment(marks)
+        environment = marking_environment(marks, ChatEnvironment)
         marked_tokens = {name: marks.marked(token) for name, token in special_tokens.items()}
         self._render = Renderer(environment, mark_tree(environment.parse(template), marks), marked_tokens)
+        self._render_form = form_renderer(template, marks, marked_tokens)
         has_tags = _GENERATION.search(template) is not None
         self._turns = None if has_tags else find_turns(self._render_for_turns, self._token)
         self.finds_answers = has_tags or self._turns is not None
@@ -146,6 +162,10 @@ class _Marking:
     def rendered(self, messages: list[Any], tools: list[Any] | None) -> tuple[str, list[Span]]:
         """A conversation with marks, and what is between `{% generation %}` and its end."""
         return self._without_borders(self._render(messages, tools))
+
+    def rendered_form(self, messages: list[Any], is_stripped: bool) -> tuple[str, list[Span]]:
+        """As `rendered`, of a form. Raises TemplateError also where the template reads a content."""
+        return self._without_borders(self._render_form(messages, is_stripped))
 
     def _render_for_turns(
         self, messages: list[Any], tools: list[Any] | None = None, add_generation_prompt: bool = False

@@ -1,0 +1,123 @@
+"""Conversations filled into a form are those that their template renders, whatever it does with contents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stages.extract._chat.templates import BUILT_IN, ChatTemplate, TemplateError, built_in
+from tests.support.chats import conversations
+
+SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
+
+NOT_READING = (
+    "{{ m.content }}",
+    "{{ m['content'] | trim }}",
+    "{{ m.content.strip() }}",
+    "{{ m.content ~ '<|end|>' ~ m.content }}",
+    "{{ m.content * 2 }}",
+    "{{ m.content or 'nothing' }}",
+    "{% if m.content is string %}{{ m.content | string }}{% endif %}",
+    "{{ m.content | default('nothing') }}",
+    "{{ 'has one' if 'content' in m }}{{ m.get('content') }}",
+    "{% set n = namespace(c=m.content) %}{{ n.c }}",
+    "{% for name, value in m.items() %}{{ name }}={{ value }}{% endfor %}",
+    "{% macro shown(x) %}[{{ x }}]{% endmacro %}{{ shown(m.content) }}",
+    "{{ messages[1:] | length }}{{ (messages | last).content }}{{ loop.index % 2 }}",
+)
+READING = (
+    "{{ m.content[0] }}",
+    "{{ m.content[:3] }}",
+    "{{ (m.content ~ 'xyz')[-3:] }}",
+    "{{ m.content | upper }}",
+    "{{ m.content.upper() }}",
+    "{{ m.content | length }}",
+    "{{ 'a' if 'x' in m.content else 'b' }}",
+    "{{ 'a' if m.content == 'xx' else 'b' }}",
+    "{{ m.content < 'm' }}",
+    "{{ m.content.split('x')[0] }}",
+    "{{ m.content.rstrip('x') }}",
+    "{{ m.content | tojson }}",
+    "{{ m | tojson }}",
+    "{{ m }}",
+    "{{ m ~ '' }}",
+    "{{ m.values() | list | string }}",
+    "{{ m.values() | sort | join(',') }}",
+    "{{ m.values() | max }}",
+    "{{ m | dictsort }}",
+    "{{ (m.content | safe).upper() }}",
+    "{% set c %}<b>{{ m.content }}{% endset %}{{ c.title() }}",
+    "{{ m.content.replace('x', 'y') }}",
+    "{{ m.content | replace('x', 'y') }}",
+    "{{ '%.1s' % m.content }}",
+    "{{ '%r' % m.content }}",
+    "{{ m.content % () }}",
+    "{{ '{:>9}'.format(m.content) }}",
+    "{{ m.content.format(1) }}",
+    "{{ 'xyx'.count(m.content) }}",
+    "{{ (m.content ~ 'x').endswith('xx') }}",
+    "{% set c = '<think>' ~ m.content %}{{ c.split('x')[-1] }}",
+    "{% for each in m.content %}{{ each }}-{% endfor %}",
+    "{{ 'same' if m == messages[0] }}",
+    "{{ 'same' if m.content == messages[0].content }}",
+    "{{ messages | map(attribute='content') | join(',') }}",
+    "{{ messages | selectattr('content', 'equalto', 'xx') | list | length }}",
+    "{{ messages | map(attribute='content') | sort | first }}",
+    "{{ m.content is upper }}",
+    "{{ m.content is in 'xx yy' }}",
+    "{{ m.content | first }}",
+    "{{ m.content | int }}",
+    "{{ m.content.isdigit() }}",
+    "{{ {'xx': 'found'}.get(m.content, 'none') }}",
+    "{{ {'xx': 'found'}[m.content] }}",
+    "{{ [m.content, 'b'] | min }}",
+    "{{ m.content | wordcount }}",
+    "{{ m.content | indent }}",
+    "{% filter upper %}{{ m.content }}{% endfilter %}",
+    "{{ loop.changed(m.content) }}",
+    "{{ m.content | e }}",
+)
+CONTENTS = (
+    *("xx", "x y", "  stands apart ", "XX", "7", "y", "", "line\nend\n"),
+    *("a % b {0} \\ ' \" <|end|> {{ m }}", "\U000f0000", "\ue000 é"),
+)
+
+
+def _rendered(template: ChatTemplate, messages: list[dict[str, Any]], learn: Any) -> Any:
+    try:
+        return template.render(messages, None, learn)
+    except TemplateError as error:
+        return str(error)
+
+
+def _without_forms(text: str, tokens: tuple[str, ...] = ("<|end|>",)) -> tuple[ChatTemplate, ChatTemplate]:
+    each, with_forms = (ChatTemplate.load(text, SPECIAL, tokens) for _ in range(2))
+    each._forms = None
+    return each, with_forms
+
+
+@pytest.mark.parametrize("expression", [*NOT_READING, *READING])
+def test_filled_conversations_are_those_that_the_template_renders(expression: str) -> None:
+    text = "{% for m in messages %}<|end|>{{ m.role }}:" + expression + "{% endfor %}"
+    each, with_forms = _without_forms(text)
+    is_filled = []
+    for number, content in enumerate(CONTENTS):
+        messages = [{"role": "user", "content": content}, {"role": "assistant", "content": CONTENTS[number - 1]}]
+        assert _rendered(with_forms, messages, "all") == _rendered(each, messages, "all")
+        assert with_forms._forms is not None
+        is_filled.append(with_forms._forms.filled(messages, "all") is not None)
+    assert any(is_filled) == (expression in NOT_READING)
+
+
+@pytest.mark.parametrize("learn", ["all", "assistant"])
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_built_in_templates_are_filled(name: str, learn: Any) -> None:
+    each, with_forms = _without_forms(built_in(name), ())
+    num_filled = 0
+    for messages, tools in conversations(200):
+        if tools is None:
+            assert _rendered(with_forms, messages, learn) == _rendered(each, messages, learn)
+            assert with_forms._forms is not None
+            num_filled += with_forms._forms.filled(messages, learn) is not None
+    assert num_filled > 10

@@ -21,10 +21,11 @@ Message = dict[str, Any]
 
 
 class MalformedError(Exception):
-    """A conversation that is none: what was found, and the reason by which it is counted."""
+    """A conversation that is none: what was found, and the reason by which it is counted. Both can be stored: half of a
+    surrogate pair is written as its escape."""
 
     def __init__(self, reason: str, found: str) -> None:
-        super().__init__(f"{found}\n{reason}")
+        super().__init__(f"{found}\n{reason}".encode(errors="backslashreplace").decode())
 
 
 NOT_JSON = "no valid JSON"

@@ -216,6 +216,22 @@ def test_content_that_is_no_json_or_no_unicode_fails() -> None:
     assert reasons == ["no valid JSON", deep_reason, deep_reason, "half of a surrogate pair"]
 
 
+@pytest.mark.parametrize(
+    ("conversation", "reason"),
+    [
+        ([{"role": "\ud800", "content": "x"}], "unknown role"),
+        ([{"\ud800": "x"}], "no list of messages"),
+        (
+            [*ASKED, {"role": "assistant", "tool_calls": [{"name": "\ud800", "arguments": 3}]}],
+            "arguments that are no JSON object",
+        ),
+    ],
+)
+def test_half_a_surrogate_in_what_an_error_shows_is_its_escape(conversation: list[Any], reason: str) -> None:
+    [error] = processed(opened(), [content(json.dumps(conversation))]).failed.values()
+    assert "\\ud800" in error.encode().decode() and error.rpartition("\n")[2] == reason
+
+
 def test_long_conversations_and_many_calls_are_written() -> None:
     turns = [{"role": ("user", "assistant")[number % 2], "content": f"turn {number}"} for number in range(2_000)]
     calls = [{"id": f"c{number}", "name": "f", "arguments": {}} for number in range(2_000)]

@@ -27,8 +27,11 @@ PatternName = Literal["gpt2", "cl100k", "o200k", "llama3", "qwen2"]
 
 
 def _each_once(tokens: tuple[str, ...]) -> tuple[str, ...]:
-    if len(set(tokens)) < len(tokens) or not all(tokens):
-        raise ValueError("expected each token once, and none that is empty")
+    if len(set(tokens)) < len(tokens):
+        raise ValueError("expected each token once")
+    for token in tokens:
+        if len(token) < 2 or token.isspace():
+            raise ValueError(f"found {token!r}, expected tokens of at least 2 characters that are not white space alone")
     return tokens
 
 

@@ -36,6 +36,9 @@ _DIRECTIVE = re.compile(r"(%[-+ #0]*\d*(?:\.\d+)?[a-zA-Z%])")  # of the filter `
 _BEYOND = "\U00010000"  # characters from here on have no marks
 _WITHOUT_MARKS = "without_marks"  # a filter
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython", "observation")
+_ROLE = re.compile("|".join(_ROLES), re.IGNORECASE)
+_ROLE_WORD = re.compile(rf"\b(?:{_ROLE.pattern})\b", re.IGNORECASE)
+_GIVEN_AS_IT_IS = ("role", "type")  # members of messages, calls and tools
 _ANSWERING_ROLES = ("assistant", "Assistant", "ASSISTANT")
 
 _CASES = ("upper", "lower", "capitalize", "title", "swapcase")
@@ -57,6 +60,7 @@ class Marks:
 
     def __init__(self, written: Iterable[str], first: int) -> None:
         spelled = "".join(written)
+        self._beyond = {each for each in spelled if each >= _BEYOND}
         variants = {*spelled, *spelled.upper(), *spelled.lower()}
         characters = sorted(each for each in variants if each < _BEYOND and not each.isspace())
         if len(characters) > _SIZE - 2:
@@ -87,6 +91,12 @@ class Marks:
 
     def can_write(self, text: str) -> bool:
         return all(character.isspace() or ord(character) in self._marks for character in text)
+
+    def lacks(self, token: str) -> bool:
+        """Whether a template may write a token, also around the name of a role, and a character of it has no mark."""
+        rest = set(_ROLE.sub("", token))
+        beyond = rest & self._beyond
+        return bool(beyond) and self.can_write("".join(rest - beyond))
 
     def without_marks(self, value: Any) -> Any:
         """A value that a template compares."""
@@ -255,8 +265,31 @@ class _Marking(NodeTransformer):
 
 
 def token_pattern(names: Collection[str], marks: Marks) -> re.Pattern[str]:
-    """Finds the control tokens that a template wrote, in a rendering with marks: the longest first, as tokenizers do."""
+    """Finds the control tokens that a template wrote, in a rendering with marks: the longest first, as tokenizers do. None is
+    white space alone: that has no marks. Raises UserError."""
     return re.compile(_any_of({form for name in names for form in _forms(name, marks)}) or "(?!)")
+
+
+def has_role(text: str) -> bool:
+    return _ROLE.search(text) is not None
+
+
+def without_role_words(value: Any) -> Any:
+    """Messages or tools as they are, but for words in their texts that are names of roles: those are other letters."""
+    if type(value) is str:
+        return _ROLE_WORD.sub(_other_letters, value)
+    if isinstance(value, dict):
+        return {key: each if key in _GIVEN_AS_IT_IS else without_role_words(each) for key, each in value.items()}
+    return [without_role_words(each) for each in value] if isinstance(value, list) else value
+
+
+def is_but_for_roles(text: str, other: str) -> bool:
+    """Whether two texts are the same but for names of roles in one of them that are other letters."""
+    return _ROLE.sub(_other_letters, text) == _ROLE.sub(_other_letters, other)
+
+
+def _other_letters(found: re.Match[str]) -> str:
+    return "x" * len(found[0])
 
 
 def _any_of(words: Collection[str]) -> str:
@@ -270,6 +303,13 @@ def _any_of(words: Collection[str]) -> str:
 
 def _forms(name: str, marks: Marks) -> Iterable[str]:
     """How a template may write a control token: all of it, or around the name of a role ("<|" + message.role + "|>")."""
+    if not name.strip():
+        return
+    if marks.lacks(name):
+        raise UserError(
+            f"template: it writes the control token {name!r}, and characters from U+10000 on cannot be told from those of "
+            "texts. Expected control tokens of other characters"
+        )
     if marks.can_write(name):
         yield marks.marked(name)
     for role in _ROLES:

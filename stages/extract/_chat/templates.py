@@ -26,10 +26,13 @@ from stages.extract._chat.marks import (
     Marks,
     constants,
     free_ranges,
+    has_role,
+    is_but_for_roles,
     mark_tree,
     marking_environment,
     token_pattern,
     utf16,
+    without_role_words,
 )
 from stages.extract._chat.sandbox import ChatEnvironment, Renderer, TemplateError
 from stages.extract._chat.turns import Turns, find_turns
@@ -127,6 +130,7 @@ class ChatTemplate:
         marked, spans = marking.rendered(given, tools)
         if not marking.marks.is_marked(marked, in_utf16):
             raise TemplateError("the template reads what it wrote before, and writes something else where that has marks")
+        marked = marking.without_texts_in_tokens(marked, given, tools)
         learned = [(0, len(text))] if learn == "all" else marking.learned(given, tools, marked, spans, learn)
         return _segments(text, marking.tokens(marked), learned)
 
@@ -158,6 +162,16 @@ class _Marking:
 
     def tokens(self, marked: str) -> list[Span]:
         return [found.span() for found in self._token.finditer(marked)]
+
+    def without_texts_in_tokens(self, marked: str, messages: list[Any], tools: list[Any] | None) -> str:
+        """A rendering in which a role alone completes control tokens ("<|" + message.role + "|>"), no other text of the
+        conversation. Raises TemplateError where this is not known."""
+        if not any(has_role(found[0]) for found in self._token.finditer(marked)):
+            return marked
+        other = self.rendered(without_role_words(messages), without_role_words(tools))[0]
+        if not is_but_for_roles(marked, other):
+            raise TemplateError("the template reads names of roles in texts, so control tokens cannot be told from these")
+        return other
 
     def rendered(self, messages: list[Any], tools: list[Any] | None) -> tuple[str, list[Span]]:
         """A conversation with marks, and what is between `{% generation %}` and its end."""

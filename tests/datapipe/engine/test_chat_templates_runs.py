@@ -284,6 +284,10 @@ def _refused(folder: Path, options: str, tokenizer: str, *, before: str = "") ->
             "",
             'control_tokens: ["<|im_end|>", "<|im_start|>"]` under tokenizer.train',
         ),
+        *(
+            ("template: chatml", f"{{train: {{vocab_size: 300, control_tokens: [{token}]}}}}", "", "at least 2 characters")
+            for token in ("a", '"\\n\\n"')
+        ),
         ("template: llama3", "", "", 'it writes "<|begin_of_text|>"'),
         ("template: llama3", "", "", "tokenizer.add_special_tokens"),
         ("template: nowhere.jinja", "", "", f"cannot read the template nowhere.jinja ({os.getcwd()}/nowhere.jinja)"),

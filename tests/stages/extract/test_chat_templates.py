@@ -309,3 +309,31 @@ def test_chatml_writes_calls_and_reasoning_of_any_answer() -> None:
         '{"name": "add", "arguments": {"a": 1}}\n[</tool_call>][<|im_end|>]«\n'
         "[<|im_start|>]user\n<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</tool_response>[<|im_end|>]\n»"
     )
+
+
+def test_white_space_of_a_text_is_no_control_token() -> None:
+    asked = [{"role": "user", "content": "a\nb c"}, ASKED[1]]
+    for messages in (asked, [*asked, {"role": "user", "content": "more", "name": "n"}]):
+        segments = loaded(CHATML, (*TOKENS["chatml"], "\n", " ")).render(messages, None, "all")
+        assert set(tokens_of(segments)) == {"<|im_start|>", "<|im_end|>"}
+
+
+@pytest.mark.parametrize("more", [{}, {"name": "n"}], ids=["form", "single"])
+def test_role_alone_completes_a_control_token(more: dict[str, str]) -> None:
+    template = loaded("{% for m in messages %}{{ '<|' + m.role + '|>' }}{{ '<|' + m.content + '|>' }}{% endfor %}", OF_ROLES)
+    messages = [{"role": "user", "content": "user", **more}, {"role": "assistant", "content": "the user, a Tool and user"}]
+    segments = template.render(messages, None, "all")
+    assert shown(segments) == "[<|user|>]<|user|>[<|assistant|>]<|the user, a Tool and user|>"
+
+
+def test_text_that_a_template_compares_with_a_role_is_refused_where_roles_complete_tokens() -> None:
+    template = loaded(ROLE_IN_TOKEN.replace("m.content", "('a' if 'user' == m.content else 'b')"), OF_ROLES)
+    with pytest.raises(TemplateError, match="names of roles"):
+        template.render([{"role": "user", "content": "user"}, ASKED[1]], None, "all")
+
+
+def test_control_token_of_characters_without_marks_is_an_error_where_the_template_writes_it() -> None:
+    for template, token in ((CHATML + "<|🤖|>", "<|🤖|>"), (ROLE_IN_TOKEN.replace("<|'", "<🤖'"), "<🤖user|>")):
+        with pytest.raises(UserError, match="U\\+10000"):
+            loaded(template, (*TOKENS["chatml"], token))
+    assert loaded(CHATML + "🤖", (*TOKENS["chatml"], "[🤖]")).render(ASKED, None, "all")[-1]["text"] == "\n🤖"

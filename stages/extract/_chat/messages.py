@@ -69,7 +69,7 @@ def conversation_of(content: str, fields: Sequence[str], tools_field: str) -> tu
         value = {"messages": values[fields[0]], **values}  # beside others, such as `system`
     inner = value.get("tools") if isinstance(value, Mapping) else None
     tools = record.get(tools_field)
-    messages, listed = messages_of(value), tools_of(inner if tools is None else tools)
+    messages, listed = messages_of(value), tools_of(inner if _given(tools) is None else tools)
     if _HALF.search(content):
         _check_unicode([messages, listed])
     return messages, listed
@@ -152,7 +152,7 @@ def _message(number: int, item: Any) -> Message:
     if role == "function_call":
         return {"role": "assistant", "content": "", "tool_calls": _calls(number, content)}
     message: Message = {"role": role}
-    calls = _decoded(item.get("tool_calls")) or item.get("function_call") if role == "assistant" else None
+    calls = _given(item.get("tool_calls")) or _given(item.get("function_call")) if role == "assistant" else None
     if role == "assistant":
         message |= _reasoning(number, item, content)
     message["content"] = _content(number, role, content, is_needed=not calls)
@@ -250,7 +250,7 @@ def _parsed_arguments(text: str) -> Any:
 
 def tools_of(value: Any) -> list[Any] | None:
     """The tools of a conversation, each {type: function, function: {…}}; None for none. Raises MalformedError."""
-    listed = _decoded(value)
+    listed = _given(value)
     if listed is None or listed in ("", [], {}):
         return None
     if not isinstance(listed, list) or not all(isinstance(tool, Mapping) for tool in listed):
@@ -276,6 +276,11 @@ def _decoded(value: Any) -> Any:
         except ValueError:
             return value
     return value
+
+
+def _given(value: Any) -> Any:
+    """Calls or tools as `_decoded`; None also for JSON text of null."""
+    return None if isinstance(value, str) and value.strip() == "null" else _decoded(value)
 
 
 def _loaded(text: str) -> Any:

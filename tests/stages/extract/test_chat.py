@@ -33,6 +33,7 @@ FORMS: dict[str, tuple[Any, list[dict[str, Any]]]] = {
     "openai": (ANSWERED, ANSWERED),
     "json text": (json.dumps(ANSWERED), ANSWERED),
     "nulls of columns": ([{**message, "tool_calls": None, "name": None} for message in ANSWERED], ANSWERED),
+    "nulls as json text": ([{**message, "tool_calls": "null", "function_call": "null"} for message in ANSWERED], ANSWERED),
     "sharegpt": ([{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello!"}], ANSWERED),
     "dolma": ([{"role": "user", "text": "Hi"}, {"role": "assistant", "text": "Hello!"}], ANSWERED),
     "other roles": ([{"role": "prompter", "text": "Hi"}, {"role": "Model", "text": "Hello!"}], ANSWERED),
@@ -279,7 +280,9 @@ def test_tools_are_given_as_functions() -> None:
     wrapped = [{"type": "function", "function": function}]
     assert tools_of([function]) == tools_of(wrapped) == tools_of(json.dumps([function])) == wrapped
     assert tools_of([{**function, "description": None}]) == wrapped
-    assert tools_of(None) is tools_of("") is tools_of("[]") is None
+    assert tools_of(None) is tools_of("") is tools_of("[]") is tools_of(" null") is None
+    record = {"turns": {"messages": ANSWERED, "tools": [function]}, "tools": "null"}
+    assert conversation_of(json.dumps(record), ("turns",), "tools") == (ANSWERED, wrapped)
     for wrong in ("add", 3, ["add"], {"name": "add"}):
         with pytest.raises(MalformedError, match="tools that are no list of objects"):
             tools_of(wrong)

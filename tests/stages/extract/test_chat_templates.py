@@ -337,3 +337,15 @@ def test_control_token_of_characters_without_marks_is_an_error_where_the_templat
         with pytest.raises(UserError, match="U\\+10000"):
             loaded(template, (*TOKENS["chatml"], token))
     assert loaded(CHATML + "🤖", (*TOKENS["chatml"], "[🤖]")).render(ASKED, None, "all")[-1]["text"] == "\n🤖"
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_harmony_gives_each_result_the_name_of_its_call(ids: bool) -> None:
+    names = ["add", "sub", "mul"]
+    calls = [{"id": name if ids else None, "function": {"name": name, "arguments": {}}} for name in names]
+    order = names[::-1] if ids else names
+    results = [{"role": "tool", "tool_call_id": name if ids else None, "content": f"of {name}"} for name in order]
+    called = [ASKED[0], {"role": "assistant", "content": "", "tool_calls": calls}, *results, ASKED[1]]
+    text = text_of(loaded(built_in("harmony"), TOKENS["harmony"]).render(called, None, "assistant"))
+    for name in names:
+        assert f"functions.{name} to=assistant<|channel|>commentary<|message|>of {name}<|end|>" in text

@@ -59,7 +59,7 @@ def users_tokenizer(mixture: Mixture, *, encodes: bool = True) -> UsersTokenizer
     if spec.path is None:
         return UsersTokenizer()
     content, folder = _opened(spec.path, where)
-    hints = _Hints() if folder is None else _hints(folder)
+    hints = _Hints() if folder is None else _hints(folder, where)
     try:
         content = _as_json(content, spec)
         encoder = Encoder(content, eos=spec.eos, bos=spec.bos)
@@ -148,25 +148,34 @@ def _read(path: str) -> bytes:
         return stream.read()
 
 
-def _hints(folder: str) -> _Hints:
-    """The hints of a configuration; none where it is missing, or cannot be understood."""
-    config = _config(folder)
+def _hints(folder: str, where: str) -> _Hints:
+    """The hints of a configuration; none where it is missing, or cannot be understood. Raises as `_beside`."""
+    config = _config(folder, where)
     bos, eos = _named(config.get("bos_token")), _named(config.get("eos_token"))
     return _Hints(bos=bos, eos=eos, adds_bos=config.get("add_bos_token") is True)
 
 
-def _config(folder: str) -> Mapping[str, Any]:
-    """The configuration in a folder; empty where it is missing, or cannot be understood."""
-    with suppress(FileNotFoundError, ValueError, RecursionError):
-        config = json.loads(_read(_inside(folder, CONFIG)))
+def _config(folder: str, where: str) -> Mapping[str, Any]:
+    """The configuration in a folder; empty where it is missing, or cannot be understood. Raises as `_beside`."""
+    with suppress(ValueError, RecursionError):
+        config = json.loads(_beside(folder, CONFIG, where) or b"{}")
         if isinstance(config, dict):
             return config
     return {}
 
 
-def _inside(folder: str, name: str) -> str:
+def _beside(folder: str, name: str, where: str) -> bytes | None:
+    """A file in the folder of a tokenizer; None if it is missing. Raises UserError, which names `where`, and OutageError."""
     base, query = split_query(folder)
-    return f"{base.rstrip('/')}/{name}{query}"
+    path = f"{base.rstrip('/')}/{name}{query}"
+    try:
+        return _read(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise input_error(error, where, "cannot read", path) from error
+    except UserError as error:
+        raise UserError(f"{where}: {path}: {error}") from error
 
 
 def _named(token: Any) -> str | None:
@@ -244,19 +253,25 @@ def chat_tokens(mixture: Mixture) -> ChatTokens:
     if spec.path is None:
         return ChatTokens()
     content, folder = _opened(spec.path, where)
-    try:
-        added = json.loads(_as_json(content, spec)).get("added_tokens") or ()
-    except (ValueError, AttributeError, UserError):  # `users_tokenizer` reports it
-        added = ()
-    config = _config(_folder_of(spec.path) if folder is None else folder)
+    folder = _folder_of(spec.path) if folder is None else folder
+    config = _config(folder, where)
     given = {name: token for name, token in (("bos_token", spec.bos), ("eos_token", spec.eos)) if token is not None}
     named = {name: token for name, each in config.items() if name.endswith("_token") and (token := _named(each)) is not None}
-    control = (each["content"] for each in added if each.get("special") or is_in_brackets(each["content"]))
     return ChatTokens(
-        template=_own_template(_folder_of(spec.path) if folder is None else folder, config),
-        special_tokens={**given, **named},
-        control_tokens=tuple(control),
+        template=_own_template(folder, config, where),
+        special_tokens={**named, **given},
+        control_tokens=_control_tokens(content, spec),
     )
+
+
+def _control_tokens(content: bytes, spec: TokenizerSpec) -> tuple[str, ...]:
+    """The control tokens of a tokenizer; none of one that cannot be used."""
+    try:
+        added = json.loads(_as_json(content, spec)).get("added_tokens") or ()
+        names = [(str(each["content"]), each.get("special")) for each in added]
+        return tuple(name for name, is_special in names if is_special or is_in_brackets(name))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UserError):  # `users_tokenizer` reports it
+        return ()
 
 
 def _folder_of(path: str) -> str:
@@ -264,10 +279,12 @@ def _folder_of(path: str) -> str:
     return f"{base.rpartition('/')[0] or '.'}{query}"
 
 
-def _own_template(folder: str, config: Mapping[str, Any]) -> str | None:
-    """The chat template in the folder of a tokenizer; None without one. Of several by name it is the one named default."""
-    with suppress(FileNotFoundError):
-        return _read(_inside(folder, CHAT_TEMPLATE)).decode("utf-8", "replace")
+def _own_template(folder: str, config: Mapping[str, Any], where: str) -> str | None:
+    """The chat template in the folder of a tokenizer; None without one. Of several by name it is the one named default. Raises
+    as `_beside`."""
+    content = _beside(folder, CHAT_TEMPLATE, where)
+    if content is not None:
+        return content.decode("utf-8", "replace")
     own = config.get("chat_template")
     if isinstance(own, list):
         named = {each["name"]: each.get("template") for each in own if isinstance(each, Mapping) and "name" in each}

@@ -34,6 +34,9 @@ from stages.extract._chat.order import check_order
 from stages.extract._chat.templates import BUILT_IN, ChatTemplate, TemplateError, built_in
 
 OF_TOKENIZER = "tokenizer"
+FILES = (".jinja", ".jinja2", ".j2")
+"""How the names of files with templates end."""
+
 REFUSED = "the template refuses it"
 
 
@@ -91,7 +94,7 @@ class Chat(Filter):
         return self.template in BUILT_IN or "{" in self.template
 
     def _check_name(self) -> None:
-        if self.template != OF_TOKENIZER and "." not in self.template:
+        if self.template != OF_TOKENIZER and not self.template.partition("?")[0].endswith(FILES):
             known = ", ".join((OF_TOKENIZER, *BUILT_IN))
             raise UserError(
                 f"template: found {self.template!r}, expected {known}, or the path of a .jinja file."

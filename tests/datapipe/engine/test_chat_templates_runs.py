@@ -294,6 +294,12 @@ def _refused(folder: Path, options: str, tokenizer: str, *, before: str = "") ->
         ("template: chatml, longer: drop", "", "", "sources.chat.longer: needs max_tokens"),
         ("template: chatml, learn: all, max_tokens: 9", "", "", "sources.chat.max_tokens: cuts longer conversations"),
         ("template: chatml, learn: all, max_tokens: 9, longer: cut", "", "", "sources.chat.longer: cut needs learn: assistant"),
+        (
+            "template: chat.txt",
+            "",
+            "",
+            "found 'chat.txt', expected tokenizer, chatml, llama3, harmony, or the path of a .jinja",
+        ),
         ("template: chatlm", "", "", "Did you mean 'chatml'"),
         ("template: chatml, text: id", "", "", "sources.chat.text: found beside messages"),
         ("template: chatml, fim: {rate: 1}", "", "", "sources.chat.fim: cannot be combined with messages"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from rich.console import Console
 
 from datapipe.config import Mixture, load_mixture
 from datapipe.engine.prepare import prepare
-from datapipe.engine.tokenizer_file import UsersTokenizer, users_tokenizer
+from datapipe.engine.tokenizer_file import UsersTokenizer, chat_tokens, users_tokenizer
 from datapipe.engine.train_tokenizer import train_tokenizer_from_files
 from datapipe.errors import UserError
 from datapipe.report.screen import print_training
@@ -85,6 +86,34 @@ def test_tokenizer_that_cannot_be_used_is_refused_where_it_is_named(tmp_path, fi
         (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=cause):
         prepare(mixture_of(tmp_path, path=f"{tmp_path}/{path}"))
+
+
+@pytest.mark.parametrize(
+    "added", [[{"id": 1}], {"a": 1}, 3, [3], [{"content": 3, "special": False}], [[]], "a"], ids=json.dumps
+)
+def test_tokens_of_a_tokenizer_that_is_none_are_none_for_chats(tmp_path, added):
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": added}))
+    assert not chat_tokens(mixture_of(tmp_path, path=str(tmp_path))).control_tokens
+
+
+def test_special_tokens_of_the_mixture_are_the_variables_of_a_template(tmp_path):
+    (tmp_path / "tokenizer.json").write_bytes(UNIGRAM())
+    config = tokenizer_files.config(bos_token="<b>", eos_token="<e>", pad_token="<p>")
+    (tmp_path / "tokenizer_config.json").write_bytes(config)
+    tokens = chat_tokens(mixture_of(tmp_path, path=str(tmp_path), eos="</s>")).special_tokens
+    assert tokens == {"bos_token": "<b>", "eos_token": "</s>", "pad_token": "<p>"}
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "chat_template.jinja"])
+def test_a_folder_in_the_place_of_a_file_of_a_tokenizer_is_an_error(tmp_path, name):
+    (tmp_path / "tokenizer.json").write_bytes(UNIGRAM())
+    (tmp_path / name).mkdir()
+    mixture = mixture_of(tmp_path, path=str(tmp_path))
+    with pytest.raises(UserError, match=f"tokenizer.path: cannot read .*{name}: Is a directory"):
+        chat_tokens(mixture)
+    if name == "tokenizer_config.json":
+        with pytest.raises(UserError, match=f"tokenizer.path: cannot read .*{name}: Is a directory"):
+            users_tokenizer(mixture)
 
 
 @pytest.mark.slow

@@ -267,7 +267,8 @@ class _Marking(NodeTransformer):
 def token_pattern(names: Collection[str], marks: Marks) -> re.Pattern[str]:
     """Finds the control tokens that a template wrote, in a rendering with marks: the longest first, as tokenizers do. None is
     white space alone: that has no marks. Raises UserError."""
-    return re.compile(_any_of({form for name in names for form in _forms(name, marks)}) or "(?!)")
+    forms = {form for name in names for form in _forms(name, marks)}
+    return re.compile("|".join(map(re.escape, sorted(forms, key=lambda form: (-len(form), form)))) or "(?!)")
 
 
 def has_role(text: str) -> bool:
@@ -290,15 +291,6 @@ def is_but_for_roles(text: str, other: str) -> bool:
 
 def _other_letters(found: re.Match[str]) -> str:
     return "x" * len(found[0])
-
-
-def _any_of(words: Collection[str]) -> str:
-    """A pattern of the longest of words, by the characters that they share: some tokenizers have hundreds of control tokens."""
-    rests: dict[str, set[str]] = {}
-    for word in sorted(filter(None, words)):
-        rests.setdefault(word[0], set()).add(word[1:])
-    each = [f"{re.escape(first)}(?:{_any_of(rest)}){'?' if '' in rest else ''}" for first, rest in rests.items()]
-    return "|".join(each)
 
 
 def _forms(name: str, marks: Marks) -> Iterable[str]:

@@ -349,3 +349,9 @@ def test_harmony_gives_each_result_the_name_of_its_call(ids: bool) -> None:
     text = text_of(loaded(built_in("harmony"), TOKENS["harmony"]).render(called, None, "assistant"))
     for name in names:
         assert f"functions.{name} to=assistant<|channel|>commentary<|message|>of {name}<|end|>" in text
+
+
+def test_the_longest_control_token_is_found_however_long_it_is() -> None:
+    tokens = ("<|im", "<|im_end|>" * 900, "<|im_end|>", "<|im_start|>")
+    segments = loaded(CHATML.replace("<|im_end|>\n", tokens[1]), tokens).render(ASKED, None, "all")
+    assert tokens_of(segments) == ["<|im_start|>", tokens[1]] * 2

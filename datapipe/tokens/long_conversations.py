@@ -6,6 +6,9 @@
 
 A loss counts what an assistant writes, so a cut stands where that ends: behind the last answer that fits. A control token
 behind an answer that a loss does not count belongs to its turn. A conversation none of whose answers fits is left out.
+
+A message may have several parts that a loss counts, such as calls of tools. No cut stands between two of them if what is
+between them also stands right before the first answer: it is the header of an answer alone.
 """
 
 from typing import NamedTuple
@@ -45,5 +48,15 @@ def _last_answer(encoded: Encoded, number: int, most: int, control_ids: np.ndarr
     ids, learned = encoded.ids[own], encoded.learned[own]
     is_control = np.isin(ids, control_ids)
     ends = np.flatnonzero(learned[:-1] & ~learned[1:]) + 1  # of the answers that others follow
-    ends = ends + (~is_control[ends - 1] & is_control[ends])
-    return int(ends[ends <= most].max(initial=0))
+    starts = np.flatnonzero(~learned[:-1] & learned[1:]) + 1
+    first = ids[: int(learned.argmax())]  # what is before the first answer
+    for end in ends[ends <= most][::-1].tolist():
+        stop = end + int(not is_control[end - 1] and is_control[end])
+        following = starts[np.searchsorted(starts, end) :][:1].tolist()
+        if stop <= most and not (following and _ends_with(first, ids[end : following[0]])):
+            return stop
+    return 0
+
+
+def _ends_with(ids: np.ndarray, last: np.ndarray) -> bool:
+    return len(last) <= len(ids) and np.array_equal(ids[len(ids) - len(last) :], last)

@@ -16,6 +16,10 @@ def cut_of(ids: list[int], learned: list[bool], most: int) -> int:
     stops = [0]
     for stop in range(1, len(ids)):
         if learned[stop - 1] and not learned[stop]:
+            following = learned.index(True, stop) if True in learned[stop:] else None
+            before = ids[: learned.index(True)]
+            if following is not None and before[-(following - stop) :] == ids[stop:following]:
+                continue
             is_open = ids[stop - 1] not in CONTROL and ids[stop] in CONTROL
             stops.append(stop + is_open)
     return max(stop for stop in stops if stop <= most)
@@ -50,3 +54,15 @@ def test_documents_are_whole_cut_behind_an_answer_or_left_out() -> None:
 def test_a_document_without_a_mask_has_no_answer_to_cut_behind() -> None:
     made = shortened(Encoded(np.arange(5), np.array([0, 2, 5]), None), np.array([2, 2]), CONTROL, cuts=True)
     assert (made.encoded.ids.tolist(), made.keep.tolist(), made.num_cut) == ([0, 1], [True, False], 0)
+
+
+def test_no_cut_stands_between_two_calls_of_one_message() -> None:
+    start, end, assistant, user, call = 1, 2, 3, 4, 5
+    asked, header, called = [start, user, 9, end], [start, assistant], [call, 7, end]
+    ids = [*asked, *header, *called, *asked[:2], 8, end, *header, *called, *header, *called, *asked]
+    learned = [False] * 6 + [True] * 3 + [False] * 6 + [True] * 3 + [False] * 2 + [True] * 3 + [False] * 4
+    stops = []
+    for most in (8, 9, 20, 22, 23, 26):
+        made = shortened(Encoded(np.array(ids), np.array([0, 27]), np.array(learned)), np.array([most]), CONTROL, cuts=True)
+        stops.append(len(made.encoded.ids))
+    assert stops == [0, 9, 9, 9, 23, 23]

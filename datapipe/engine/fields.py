@@ -28,8 +28,9 @@ from datapipe.stage.field_types import FoundType, plain, type_in
 from datapipe.stage.global_stage import Global
 from datapipe.stage.reader import FieldNames, InputFile, Reader, Split
 from datapipe.stage.repositories import FILES
+from datapipe.stage.row_files import files_problem
 from datapipe.steps.pipeline import BoundStage
-from datapipe.steps.request import field_names, joined_types
+from datapipe.steps.request import field_names, joined_types, row_files
 from datapipe.steps.warnings import RunWarning
 from datapipe.storage.root import open_input
 
@@ -113,7 +114,20 @@ def check_fields(
     where = mixture.where("sources", name, "keep")
     for kinds in (*_of_schemas(files, undeclared), *seen.types):
         types |= {field: joined_types(where, field, types[field], kind) for field, kind in kinds.items()}
+    _check_files(mixture, name, types)
     return warnings, types
+
+
+def _check_files(mixture: Mixture, name: str, types: Mapping[str, FoundType]) -> None:
+    """Raises UserError where the files of documents are a field of a type that lists none."""
+    spec = row_files(mixture.sources[name])
+    found = None if spec is None else types.get(spec.field)
+    problem = None if spec is None or found is None else files_problem(found.kind, spec)
+    if found is not None and problem is not None and mixture.sources[name].check_fields:
+        raise UserError(
+            f"{mixture.where('sources', name, 'repository')}: {found.path}: {problem}. Name the field and the members of its "
+            f"objects by `files`, `path` and `text`; where each record is a file, write group_by in place of files."
+        )
 
 
 def _of_chat(option: str, seen: _Seen) -> str:

@@ -2,8 +2,11 @@
 
     [{path, text}, …] ─▶ files with a text, paths without nulls ─▶ in their order ─▶ documents (`repositories.py`)
 
-Memory is the records twice. No Python object is made for a file.
+Memory is the records twice. No Python object is made for a file, unless values of the field are of several types.
 """
+
+import json
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +16,7 @@ from datapipe.errors import UserError
 from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.rng import keyed_hash
 from datapipe.stage.documents import BASE_FIELDS
+from datapipe.stage.field_types import in_words, is_mixed
 from datapipe.stage.reader import RowFiles
 from datapipe.stage.repositories import (
     FILES,
@@ -29,20 +33,30 @@ POSITION_BITS = 40
 """The bits of a key's second half with the position of the record; those above have the number of the document in it."""
 
 _TEXT = pa.large_string()
+_SHOWN_CHARS = 80
 
 
-def listed_files(column: pa.Array, spec: RowFiles) -> tuple[pa.Array, int]:
-    """The files of each record that have a text, (num_rows,) large lists of {path, text, license}, all text without nulls. A
-    file whose text is null or no UTF-8 is left out, and counted; a path that is null is empty. Raises UserError for another
-    column."""
-    wanted = [spec.path, spec.text, *([spec.license] if spec.license is not None else [])]
-    if column.null_count == len(column):
-        column = pa.nulls(len(column), pa.list_(pa.struct([(name, _TEXT) for name in wanted])))
-    kind = column.type
-    members = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else None
-    known = {member.name for member in members} if members is not None and pa.types.is_struct(members) else set()
-    if not {*wanted} <= known:
-        raise UserError(f"repository: field '{spec.field}' is {kind}, expected a list of objects with {', '.join(wanted)}")
+class Listed(NamedTuple):
+    """The files of records."""
+
+    # (num_rows,) large lists of {path, text, license}, all text without nulls; empty for a record that lists none
+    files: pa.Array
+    num_left_out: int  # files whose text is null or no UTF-8
+    bad: dict[int, str]  # the records whose value is no list of objects, by row, each with what is wrong
+
+
+def files_problem(kind: pa.DataType, spec: RowFiles) -> str | None:
+    """What is wrong with a field of this type, where none of its values can list files; None where some can."""
+    if pa.types.is_null(kind) or is_mixed(kind) or _members(kind, spec) is not None:
+        return None
+    return f"field '{spec.field}' is {in_words(kind)}, expected a list of objects with {', '.join(_wanted(spec))}"
+
+
+def listed_files(column: pa.Array, spec: RowFiles) -> Listed:
+    """The files of each record that have a text. A path that is null is empty."""
+    wanted, bad = _wanted(spec), dict[int, str]()
+    if _members(column.type, spec) is None:
+        column, bad = _one_by_one(column, spec)
     values, counts = column.flatten(), numbers(compute.list_value_length(column).fill_null(0))
     parts = dict(zip((member.name for member in values.type), values.flatten()))
     texts = [_valid_texts(parts[name], f"{spec.field}.{name}") for name in wanted]
@@ -52,12 +66,63 @@ def listed_files(column: pa.Array, spec: RowFiles) -> tuple[pa.Array, int]:
     arrays += [pa.repeat(pa.scalar("", _TEXT), len(rows))] if spec.license is None else []
     offsets = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(column)))])
     files = pa.StructArray.from_arrays(arrays, ["path", "text", "license"])
-    return pa.LargeListArray.from_arrays(pa.array(offsets), files), len(values) - len(rows)
+    return Listed(pa.LargeListArray.from_arrays(pa.array(offsets), files), len(values) - len(rows), bad)
+
+
+def _wanted(spec: RowFiles) -> list[str]:
+    return [spec.path, spec.text, *([spec.license] if spec.license is not None else [])]
+
+
+def _members(kind: pa.DataType, spec: RowFiles) -> pa.DataType | None:
+    """The type of a file; None where a field of this type does not list objects with the wanted members."""
+    members = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else None
+    if members is None or not pa.types.is_struct(members):
+        return None
+    known = {member.name for member in members if not pa.types.is_nested(member.type)}
+    return members if {*_wanted(spec)} <= known else None
+
+
+def _one_by_one(column: pa.Array, spec: RowFiles) -> tuple[pa.Array, dict[int, str]]:
+    """Values of several types, which are JSON texts, or lists of them, as lists of files; and what is wrong with the others."""
+    expected = f"expected a list of objects with {', '.join(_wanted(spec))}"
+    is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+    if not _is_text(column.type.value_type if is_list else column.type):
+        found = f"field '{spec.field}' is {in_words(column.type)}, {expected}"
+        rows = np.flatnonzero(numbers(column.is_valid())).tolist()
+        return pa.nulls(len(column), _files_type(spec)), dict.fromkeys(rows, found)
+    lists, bad = list[Any](), dict[int, str]()
+    for row, value in enumerate(column.to_pylist()):
+        files = [_parsed(each) for each in value] if isinstance(value, list) else _parsed(value)
+        is_good = isinstance(files, list) and all(file is None or isinstance(file, dict) for file in files)
+        lists.append([_as_texts(file, spec) for file in files if file] if is_good else None)
+        if not is_good and value is not None:
+            shown = repr(value)
+            shown = shown if len(shown) <= _SHOWN_CHARS else f"{shown[:_SHOWN_CHARS]}…"
+            bad[row] = f"field '{spec.field}' is {shown}, {expected}"
+    return pa.array(lists, _files_type(spec)), bad
+
+
+def _files_type(spec: RowFiles) -> pa.DataType:
+    return pa.list_(pa.struct([(name, _TEXT) for name in dict.fromkeys(_wanted(spec))]))
+
+
+def _parsed(text: str | bytes | None) -> Any:
+    """The value of a JSON text; a text that is none stays as it is."""
+    try:
+        return None if text is None else json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _as_texts(file: dict[str, Any], spec: RowFiles) -> dict[str, str | None]:
+    values = {name: file.get(name) for name in _wanted(spec)}
+    texts = {name: value if isinstance(value, str) or value is None else json.dumps(value) for name, value in values.items()}
+    return {name: text and _utf8_or_none(text.encode("utf-8", "surrogatepass")) for name, text in texts.items()}
 
 
 def texts_of_files(column: pa.Array, spec: RowFiles) -> pa.Array:
     """The texts of the files of each record, one after another: (num_rows,) large_string."""
-    files, _ = listed_files(column, spec)
+    files = listed_files(column, spec).files
     offsets, data = text_buffers(files.values.flatten()[1])
     return texts_from(offsets[numbers(files.offsets)], data)
 

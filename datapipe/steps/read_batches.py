@@ -188,11 +188,12 @@ def conformed(part: ReadBatch, split: Split, fields: FieldNames) -> ReadBatch:
 
 def with_files(part: ReadBatch, spec: RowFiles) -> ReadBatch:
     """A batch with the files of its records as `row_documents` takes them. A record without one is rejected."""
-    listed, num_left_out = listed_files(part.extra[spec.field], spec)
+    listed, num_left_out, bad = listed_files(part.extra[spec.field], spec)
     passed_over = {**part.passed_over, "file_without_text": num_left_out} if num_left_out else part.passed_over
     part = replace(part, extra={**part.extra, spec.field: listed}, passed_over=passed_over)
     empty = np.flatnonzero(numbers(pc.list_value_length(listed)) == 0).tolist()
-    return part.without(dict.fromkeys(empty, f"field '{spec.field}' has no file with a text")) if empty else part
+    bad = dict.fromkeys(empty, f"field '{spec.field}' has no file with a text") | bad
+    return part.without(bad) if bad else part
 
 
 def documents_of(part: ReadBatch, split: Split, source: str, fields: FieldNames) -> pa.RecordBatch:

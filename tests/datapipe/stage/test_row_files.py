@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ from datapipe.explore.located import DocumentLocator
 from datapipe.metrics import TaskMetrics
 from datapipe.rng import keyed_hash
 from datapipe.stage.documents import BASE_FIELDS
+from datapipe.stage.field_types import plain
 from datapipe.stage.reader import RowFiles
-from datapipe.stage.row_files import POSITION_BITS, listed_files, row_documents, texts_of_files
+from datapipe.stage.row_files import POSITION_BITS, files_problem, listed_files, row_documents, texts_of_files
 from datapipe.storage.root import Root
 from tests.oracles.repositories import ORDERS, File, document, parts
 from tests.support import repository_runs, runs
@@ -50,7 +52,7 @@ def _record(rows: Sequence[tuple[str, Sequence[tuple[Any, ...]]]], positions: np
     kind = pa.list_(pa.struct([(name, pa.string()) for name in ("path", "content", "license")]))
     nothing = pa.array([""] * len(rows), _TEXT)
     arrays = [make_keys(5, positions), pa.array([f"{number}" for number in range(len(rows))], _TEXT), nothing]
-    blobs, _ = listed_files(pa.array(listed, kind), spec)
+    blobs, *_ = listed_files(pa.array(listed, kind), spec)
     fields = [*BASE_FIELDS, pa.field("repo", _TEXT), pa.field("blobs", blobs.type)]
     columns = [*arrays, pa.array([name for name, _ in rows], _TEXT), blobs]
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
@@ -91,22 +93,45 @@ def test_documents_are_those_of_plain_python(rows, order, separators, most_bytes
     ("column", "cause"),
     [
         (pa.array([["a"]]), r"field 'blobs' is list<.*>, expected a list of objects with path, content"),
-        (pa.array(["a"]), r"field 'blobs' is string"),
+        (pa.array(["a"], _TEXT), r"field 'blobs' is string"),
         (pa.array([[{"path": "a", "text": "b"}]]), "expected a list of objects with path, content"),
-        (pa.array([[{"path": "a", "content": [1]}]]), r"'blobs.content' is list<.*>, expected text"),
+        (pa.array([[{"path": "a", "content": [1]}]]), "expected a list of objects with path, content"),
+        (pa.array([3]), "field 'blobs' is int64"),
     ],
 )
-def test_column_that_lists_no_files_is_refused(column, cause):
+def test_column_that_lists_no_files_is_a_problem_and_its_records_are_bad(column, cause):
+    assert re.match(f".*{cause}", files_problem(plain(column.type), _spec(license=None)) or "")
+    made, _, bad = listed_files(column, _spec(license=None))
+    assert (made.to_pylist(), list(bad)) == ([[]], [0])
+
+
+GOOD = [{"path": "a.py", "content": "a"}, {"path": "b.py", "content": "é"}]
+ODD = ["oops", {"a.py": "x"}, ["a", "b"], [GOOD[0], 3], 7, [{"path": "c", "content": "\ud800"}], [[]]]
+
+
+@pytest.mark.parametrize("odd", [ODD[:1], ODD[2:3], ODD], ids=str)
+def test_records_whose_value_is_no_list_of_files_are_quarantined_alone(tmp_path: Path, odd):
+    rows = [{"files": GOOD, "name": f"{number}"} for number in range(300)]
+    rows[200:200] = [{"files": value, "name": "odd"} for value in odd]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    done = runs.run_mixture(_mixture(tmp_path, f"{tmp_path}/rows.jsonl"), make_engine=runs.InProcess)
+    counts = done.report["sources"]["code"]["documents"]
+    assert (counts["kept"], counts["quarantined"]) == (300, len(odd))
+
+
+def test_source_whose_field_lists_no_files_is_refused_before_anything_runs(tmp_path: Path):
+    (tmp_path / "rows.jsonl").write_text('{"files": {"a.py": "x"}, "name": "a"}\n' * 3)
+    cause = r"sources.code.repository: rows.jsonl: field 'files' is struct<.*>, expected a list of objects with path, content"
     with pytest.raises(UserError, match=cause):
-        listed_files(column, _spec(license=None))
+        runs.run_mixture(_mixture(tmp_path, f"{tmp_path}/rows.jsonl"), make_engine=runs.InProcess)
 
 
 def test_file_with_no_text_is_left_out_and_any_path_stays():
     kind = pa.list_(pa.struct([("path", pa.string()), ("content", pa.binary())]))
     files = [("a", b"x"), (None, b"y"), ("../../etc/passwd", b"z"), ("a", b"x"), ("bin", b"\xff\x00"), ("none", None)]
     column = pa.array([[{"path": path, "content": content} for path, content in files], [], None], kind)
-    made, num_left_out = listed_files(column, _spec(license=None))
-    assert num_left_out == 2
+    made, num_left_out, bad = listed_files(column, _spec(license=None))
+    assert (num_left_out, bad) == (2, {})
     assert texts_of_files(column, _spec(license=None)).to_pylist() == ["xyzx", "", ""]
     kept, *others = made.to_pylist()
     assert [(file["path"], file["text"]) for file in kept] == [("a", "x"), ("", "y"), ("../../etc/passwd", "z"), ("a", "x")]

@@ -51,7 +51,7 @@ from datapipe.steps.decisions import Drops
 from datapipe.steps.guard import Failed
 from datapipe.steps.kind import LEFT_OUT, WHERE_GIVEN, Planning, Task, documents_of, entering
 from datapipe.steps.quarantine import Quarantine
-from datapipe.steps.train import ENCODERS, is_validation
+from datapipe.steps.train import ENCODERS, is_held_out
 from datapipe.storage.root import Root
 from datapipe.token_counts import CountsByName, Fertility
 
@@ -225,7 +225,7 @@ class TokenizeTask(Task):
     def _by_part(self, batch: DocumentBatch, rows: pa.RecordBatch) -> dict[str, pa.RecordBatch]:
         """The token rows of a batch by file: training rows, of every stratum where the source has any, and validation rows."""
         names = self._parts()
-        held_out = is_validation(batch.keys, self.seed, self.validation)
+        held_out = is_held_out(batch, self.seed, self.validation)
         strata = 0 if self.strata is None else strata_of(batch, self.source, *self.strata)
         part = np.where(held_out, len(names) - 1, strata)  # (num_docs,) number of its file; the last one's are held out
         masks = {name: part == number for number, name in enumerate(names)}
@@ -236,7 +236,7 @@ class TokenizeTask(Task):
         left out: they are no copies of each other."""
         hashes, digests = (np.empty(batch.num_docs, np.uint64) for _ in range(2))
         hash_texts(*batch.buffers, hashes, digests)
-        held_out = is_validation(batch.keys, self.seed, self.validation)
+        held_out = is_held_out(batch, self.seed, self.validation)
         has_text = np.diff(batch.buffers[0]) > 0
         rows = pa.record_batch([pa.array(hashes), batch.keys], schema=_KEYED_HASHES)
         masks = {TRAINING_TEXTS: ~held_out & has_text, HELD_OUT_TEXTS: held_out & has_text}

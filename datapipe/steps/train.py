@@ -3,7 +3,7 @@
     documents ─▶ sample, one task for each file of documents ─▶ counted words ─▶ train, one task ─▶ tokenizer.json
 
 The documents that train it, and those held out for validation, are chosen by thresholds on keyed
-hashes of their keys, so neither choice depends on how the input was split."""
+hashes of their keys, or of the ids of repositories, so neither choice depends on how the input was split."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from datapipe.columns import key_halves
+from datapipe.columns import key_halves, text_buffers
 from datapipe.exchange.tables import TableWriter, read_documents, read_table
+from datapipe.kernels.dedup.text_hashes import hash_texts
 from datapipe.machine.activity import at_place
 from datapipe.metrics import TaskMetrics
 from datapipe.quantities import counted
@@ -26,6 +27,8 @@ from datapipe.records.names import TOKENIZER
 from datapipe.records.outputs import Outputs, TableFile, TokenizerFile
 from datapipe.records.versions import UNICODE
 from datapipe.rng import below_fraction, keyed_hash, seed_for
+from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.repositories import FILES
 from datapipe.steps.costs import DOCUMENTS, StepCost, Texts, seconds_of
 from datapipe.steps.fold import FOLDED, fewest, fold, num_folded
 from datapipe.steps.growth import Files, Growth, Reads, StepSize
@@ -45,8 +48,18 @@ that the trainer of `tokenizers` takes for 140 MB (DECISIONS.md)."""
 
 
 def is_validation(keys: pa.Array, seed: int, fraction: float) -> NDArray[np.bool_]:
-    """Which documents are held out: (num_docs,) bool."""
+    """Which documents are held out by their keys: (num_docs,) bool."""
     return below_fraction(keyed_hash(key_halves(keys), seed_for(seed, "validation")), fraction)
+
+
+def is_held_out(batch: DocumentBatch, seed: int, fraction: float) -> NDArray[np.bool_]:
+    """Which documents are held out, (num_docs,) bool: by their keys, and those of repositories by their ids, which all
+    documents of a repository share."""
+    if FILES not in batch.record.schema.names or not fraction:
+        return is_validation(batch.keys, seed, fraction)
+    hashes, digests = (np.empty(batch.num_docs, np.uint64) for _ in range(2))
+    hash_texts(*text_buffers(batch.record.column("id")), hashes, digests)
+    return below_fraction(keyed_hash((hashes, digests), seed_for(seed, "validation")), fraction)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +83,7 @@ class SampleTask(Task):
         for batch in read_documents(root, self.documents, metrics):
             with metrics.timed("sample") as work:
                 chosen = below_fraction(keyed_hash(key_halves(batch.keys), seed), self.fraction)
-                chosen &= ~is_validation(batch.keys, self.seed, self.validation)
+                chosen &= ~is_held_out(batch, self.seed, self.validation)
                 sampled = batch.filter(chosen)
                 for counted in counted_words(sampled.texts, self.pattern):
                     words.add(counted)

@@ -7,16 +7,17 @@ tokens. They come in the order of the input.
 
 A keyed hash of its key decides whether a document is held out, and the share is not stored with a
 snapshot. So a document is held out if its hash is at most the highest of those in the validation
-shards of its source: all documents of these shards are, and none of the training shards is.
+shards of its source: all documents of these shards are, and none of the training shards is. Those
+of repositories are held out by their ids, which shards lack, so it is those of the shards.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
-from datapipe.columns import key_halves, key_matrix
+from datapipe.columns import KEY_TYPE, compute, key_halves, key_matrix, numbers
 from datapipe.errors import UserError
 from datapipe.exchange.tables import read_table
 from datapipe.records.ledger import Ledger
@@ -28,7 +29,10 @@ from datapipe.shards.removed import read_removed
 from datapipe.snapshots.committed_steps import check_one_ledger, tasks_of
 from datapipe.snapshots.export.export import SPLITS, Split, shard_batches, wanted_sources
 from datapipe.snapshots.export.parts import Part
+from datapipe.stage.repositories import FILES
 from datapipe.storage.root import Root
+
+HeldOut = Callable[[pa.Array], np.ndarray]
 
 
 def parts_of_text(root: Root, snapshot: Snapshot, source: str | None, split: Split | None) -> list[Part]:
@@ -45,11 +49,11 @@ def parts_of_text(root: Root, snapshot: Snapshot, source: str | None, split: Spl
         if not files:
             continue
         schema = published_schema(next(read_table(root, files[0])).schema)
-        highest = _highest_held_out(root, snapshot, name)
-        for each in SPLITS if highest is not None else SPLITS[:1]:
+        held_out = _held_out(root, snapshot, name, is_of_files=FILES in schema.names)
+        for each in SPLITS if held_out is not None else SPLITS[:1]:
             if split not in (None, each):
                 continue
-            batches = partial(_batches, root, snapshot, name, each, files, schema, highest)
+            batches = partial(_batches, root, snapshot, name, each, files, schema, held_out)
             parts.append(Part(source=name, split=each, schema=schema, batches=batches))
     return parts
 
@@ -73,26 +77,27 @@ def _batches(
     split: Split,
     files: list[TableFile],
     schema: pa.Schema,
-    highest: int | None,
+    held_out: HeldOut | None,
 ) -> Iterator[pa.RecordBatch]:
     removed = read_removed(root, snapshot)
     for file in files:
         for table in read_table(root, file):
             record = table.filter(pa.array(~removed.holds(key_matrix(table.column("key")))))
             rows = published_rows(record, source, schema)
-            if highest is not None:
-                is_held_out = _validation_hashes(snapshot, record.column("key")) <= np.uint64(highest)
-                rows = rows.filter(pa.array(is_held_out == (split == "validation")))
+            if held_out is not None:
+                rows = rows.filter(pa.array(held_out(record.column("key")) == (split == "validation")))
             yield rows
 
 
-def _highest_held_out(root: Root, snapshot: Snapshot, source: str) -> int | None:
-    """The highest hash of a document in the validation shards of a source; None where there is none."""
-    hashes = (
-        _validation_hashes(snapshot, rows.column("keys").values)
-        for rows in shard_batches(root, snapshot, snapshot.shards_of(source, "validation"))
-    )
-    return max((int(column.max()) for column in hashes if len(column)), default=None)
+def _held_out(root: Root, snapshot: Snapshot, source: str, *, is_of_files: bool) -> HeldOut | None:
+    """Which documents of a source are held out, by their keys; None where none is. Memory: keys of held-out repositories."""
+    held = (rows.column("keys").values for rows in shard_batches(root, snapshot, snapshot.shards_of(source, "validation")))
+    if is_of_files:
+        known = pa.chunked_array([*held], KEY_TYPE).cast(pa.binary()).unique()
+        return (lambda keys: numbers(compute.is_in(keys.cast(pa.binary()), known))) if len(known) else None
+    hashes = (_validation_hashes(snapshot, keys) for keys in held)
+    highest = max((int(column.max()) for column in hashes if len(column)), default=None)
+    return None if highest is None else lambda keys: _validation_hashes(snapshot, keys) <= np.uint64(highest)
 
 
 def _validation_hashes(snapshot: Snapshot, keys: pa.Array) -> np.ndarray:

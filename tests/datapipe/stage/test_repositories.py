@@ -9,6 +9,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from datapipe.config import load_mixture
@@ -26,6 +28,7 @@ from datapipe.loader import Loader
 from datapipe.metrics import TaskMetrics
 from datapipe.shards.manifest import read_tokens
 from datapipe.snapshots.export.export import shard_batches
+from datapipe.snapshots.export.text import parts_of_text
 from datapipe.snapshots.takedown import take_down
 from datapipe.snapshots.verify import verify_snapshot
 from datapipe.stage.documents import DocumentBatch
@@ -288,3 +291,30 @@ def test_list_for_all_sources_may_name_the_stage(tmp_path, corpus):
     )
     dropped = runs.run_mixture(path, make_engine=runs.InProcess).report["sources"]["plain"]["documents"]["dropped"]
     assert not [reason for reason in dropped if "joined" in reason]
+
+
+@pytest.mark.parametrize("is_row", [False, True])
+def test_documents_of_a_repository_are_all_held_out_or_none(tmp_path, is_row):
+    listed = [(f"r{number % 40}", f"{number:03}.py", f"x = {number}\n" * 9) for number in range(400)]
+    rows = [{"repo": repo, "path": path, "text": text} for repo, path, text in listed]
+    if is_row:
+        files = {f"r{number}": [row for row in rows if row["repo"] == f"r{number}"] for number in range(40)}
+        rows = [
+            {"id": repo, "files": [{"path": row["path"], "content": row["text"]} for row in of]} for repo, of in files.items()
+        ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in.parquet")
+    path = repository_runs.write_mixture(tmp_path, tmp_path, "max_bytes: 200")
+    text = path.read_text().replace("group_by: repo", "files: files" if is_row else "group_by: repo")
+    path.write_text(f"validation: 30%\n{text}")
+    done = runs.run_mixture(path, make_engine=runs.InProcess)
+    root, ids = Root(str(done.mixture.output)), _column(done, "id")
+    split = {}
+    for name in ("train", "validation"):
+        for batch in shard_batches(root, done.snapshot, done.snapshot.shards_of("code", name)):
+            split |= dict.fromkeys(batch.column("keys").flatten().to_pylist(), name)
+    assert split.keys() == ids.keys() and len(ids) > 100
+    of_repositories = {(ids[key], name) for key, name in split.items()}
+    assert len(of_repositories) == 40 and {name for _, name in of_repositories} == {"train", "validation"}
+    parts = parts_of_text(root, done.snapshot, None, None)
+    exported = {part.split: [each for rows in part.batches() for each in rows.column("id").to_pylist()] for part in parts}
+    assert {(each, name) for name, listed in exported.items() for each in listed} == of_repositories

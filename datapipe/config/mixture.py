@@ -40,7 +40,7 @@ from datapipe.config.sources.provenance import (
     licensing_problems,
     synthetic_problems,
 )
-from datapipe.config.sources.repository import repository_stages
+from datapipe.config.sources.repository import join_problems, repository_stages
 from datapipe.config.sources.source import AnySource, SnapshotSource, Source
 from datapipe.config.stage_use import NAME_PATTERN, StageList, StageUse
 from datapipe.config.tokenizer_spec import TokenizerOrNone, TokenizerSpec, TokenizerTraining
@@ -228,8 +228,8 @@ class Mixture(Record):
         if self.pack.bos_aligned and self.tokenizer.bos is None and not self.tokenizer.is_none and not self._takes_tokenizer:
             text = "needs tokenizer.bos, the token that begins every document, such as <s>, and tokenizer.path"
             problems.append((("pack", "bos_aligned"), text))
-        listed = {name: self._listed(name) for name in self.sources}
-        problems += [*licensing_problems(self.licenses, self.sources, listed), *stage_problems(self.sources, listed)]
+        own, listed = self.sources, {name: self._listed(name) for name in self.sources}
+        problems += [*licensing_problems(self.licenses, own, listed), *stage_problems(own, listed), *join_problems(listed)]
         if not problems:
             is_known = self.mixture.weighting == "given" and not self.tokenizer.is_none
             problems += synthetic_problems(self.mixture, self.sources, self.average_shares() if is_known else {})

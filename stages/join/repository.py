@@ -47,7 +47,8 @@ class Repository(Global):
     """Joins the files of each repository. A source with `repository: {group_by: …}` has the stage."""
 
     scope: Literal["run", "source"] = Field(
-        default="source", description="source: repositories are joined within each source. run: across all that use the stage."
+        default="source",
+        description="source: repositories are joined within each source, so each document has its licence.",
     )
     group_by: str = Field(min_length=1, description="Column with the name of the repository.")
     path: str = Field(default="path", min_length=1, description="Column with the path of the file.")
@@ -71,10 +72,16 @@ class Repository(Global):
     writes = (FILES,)
 
     def check_options(self) -> None:
-        if self.size_column is not None or self.against:
-            raise ValueError("`size_column` and `against` are for duplicates. Leave them out")
-        if len(self._tokens) not in (0, 2):
-            raise ValueError("separators: expected two control tokens, before the name of a repository and before each file")
+        if self.scope == "run":
+            problem = "found run, expected source: documents would hold files of several sources, and have one licence"
+            raise ValueError(f"scope: {problem}. Leave it out, or make one source of the files")
+        of_duplicates = ("size_column", "cluster_column", "against", "max_dropped", "on_excess")
+        given = [name for name in of_duplicates if getattr(self, name) != type(self).model_fields[name].default]
+        if given:
+            raise ValueError(f"`{given[0]}` is for duplicates, and files are joined. Leave it out")
+        if self._tokens and not (len(self._tokens) == 2 and self._tokens[1]):
+            tokens = "expected two control tokens, before the name of a repository, which may be empty, and before each file"
+            raise ValueError(f"separators: found {list(self._tokens)}, {tokens}")
 
     @property
     def _tokens(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ The stage that joins the files of several rows is the first one of the source, o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
@@ -16,6 +16,7 @@ from pydantic import Field
 from datapipe.config.fields import ByteSize, Record, Texts
 from datapipe.config.problems import Problem
 from datapipe.config.stage_use import StageUse, with_stage
+from datapipe.reserved_columns import OWN_COLUMNS
 
 if TYPE_CHECKING:
     from datapipe.config.sources.source import Source
@@ -76,12 +77,42 @@ class RepositorySpec(Record):
             yield ("files",), f"found nothing, {expected}"
         if self.files is not None and self.group_by is not None:
             yield ("group_by",), f"found '{self.group_by}', {expected}"
-        if self.separators is not None and len(self.separators) not in (0, 2):
-            tokens = "expected two control tokens: before the name of a repository and before each file"
+        if self.separators and not (len(self.separators) == 2 and self.separators[1]):
+            tokens = "expected two control tokens: before the name of a repository, which may be empty, and before each file"
             yield ("separators",), f"found {list(self.separators)}, {tokens}"
         for name in ("name", "text", "license") if self.files is None else ():
             if getattr(self, name) != type(self).model_fields[name].default:
                 yield (name,), "needs files: the field with the files of a document. Leave it out"
+
+
+def repository_problems(source: Source) -> Iterator[Problem]:
+    """Options of a source that do not go with its repositories."""
+    spec = source.repository
+    if spec is None:
+        return
+    if source.fim is not None and source.fim.at == "tokens":
+        yield ("fim", "at"), "found tokens beside repository, expected characters: each file is cut by itself"
+    if source.fim is not None and spec.separators is not None and not spec.separators:
+        yield ("fim",), "needs control tokens between files, which it changes one by one. Leave separators: [] or fim out"
+    for name in ("document_prefix",) if source.document_prefix is not None else ():
+        yield ("repository",), f"found beside {name}, expected one of them: its files begin with their paths"
+    if source.messages:
+        yield ("repository",), "cannot be combined with messages: a document is made of files, or of a conversation"
+    if spec.files is not None and source.text != "text":
+        yield ("text",), f"found '{source.text}' beside repository.files, expected repository.text: the member with the text"
+    for name in (*spec.columns, *([] if spec.license is None else [spec.license])):
+        if name in OWN_COLUMNS:
+            yield ("repository",), f"'{name}' is a column that every document has. Expected another field of the files"
+        if source.keep.get(name, name) != name:
+            text = f"'{name}' is a column of the field '{source.keep[name]}', and repository needs the field '{name}'"
+            yield ("keep",), f"{text}. Give the column another name"
+
+
+def join_problems(stages: Mapping[str, tuple[StageUse, ...]]) -> Iterator[Problem]:
+    """Sources whose list of stages joins their files more than once."""
+    for name, uses in stages.items():
+        if sum(use.name == STAGE for use in uses) > 1:
+            yield ("sources", name), f"{STAGE} is in its list of stages twice, expected once: files are joined once"
 
 
 def repository_stages(source: Source, stages: tuple[StageUse, ...], where: str) -> tuple[StageUse, ...]:

@@ -19,7 +19,7 @@ from datapipe.config.problems import Problem, ProblemsError, described
 from datapipe.config.sources.arrangement import DocumentPrefixSpec, FimSpec
 from datapipe.config.sources.chat import TOOLS, MessageFields, TemplateOrText, option_problems
 from datapipe.config.sources.provenance import Collected, CostSpec, Homepage, License, SyntheticSpec
-from datapipe.config.sources.repository import RepositorySpec
+from datapipe.config.sources.repository import RepositorySpec, repository_problems
 from datapipe.config.stage_use import FormatEntry, StageList, StageUse
 from datapipe.credentials import masked
 from datapipe.errors import suggest
@@ -190,13 +190,7 @@ class Source(Record):
             yield ("types",), text
         if self.fim is not None and self.document_prefix is not None:
             yield ("fim",), "found beside document_prefix, expected one of them: a document has a prefix or a gap"
-        if self.repository is not None and self.fim is not None and self.fim.at == "tokens":
-            yield ("fim", "at"), "found tokens beside repository, expected characters: each file is cut by itself"
-        if self.repository is not None and self.document_prefix is not None:
-            yield ("repository",), "found beside document_prefix, expected one of them: its files begin with their paths"
-        for name in () if self.repository is None else self.repository.columns:
-            if name in OWN_COLUMNS:
-                yield ("repository",), f"'{name}' is a column that every document has. Expected another field of the files"
+        yield from repository_problems(self)
 
     @property
     def json_fields(self) -> tuple[str, ...]:

@@ -251,6 +251,7 @@ def test_limit_of_a_source_is_that_of_the_stage():
         ("files: files", "", "repository.group_by: found 'repo', expected files or group_by"),
         ("text: body", "", "needs files"),
         ("path: pth", "", r"sources.code.repository: none of the 240 records probed has the field 'pth'.*'path'"),
+        ("separators: [<repo_name>, '']", "", "expected two control tokens"),
         ("path: text", "", "'text' is a column that every document has"),
         ("separators: [a, b]", "tokenizer: none\n", "separators: needs tokenizer.path"),
     ],
@@ -291,6 +292,28 @@ def test_list_for_all_sources_may_name_the_stage(tmp_path, corpus):
     )
     dropped = runs.run_mixture(path, make_engine=runs.InProcess).report["sources"]["plain"]["documents"]["dropped"]
     assert not [reason for reason in dropped if "joined" in reason]
+
+
+@pytest.mark.parametrize(
+    ("repository", "source", "cause"),
+    [
+        ("files: files", "messages: turns", "repository: cannot be combined with messages"),
+        ("files: files", "text: other", "text: found 'other' beside repository.files, expected repository.text"),
+        ("files: files, license: text", "", "repository: 'text' is a column that every document has"),
+        ("group_by: repo", "keep: [{path: url}]", "keep: 'path' is a column of the field 'url'"),
+        ("group_by: repo", "keep: [{repo: body}]", "keep: 'repo' is a column of the field 'body'"),
+        ("group_by: repo, separators: []", "fim: {rate: 1}", "fim: needs control tokens between files"),
+        (
+            "group_by: repo",
+            "stages: [join.repository, {join.repository: {as: again}}]",
+            "join.repository is in its list .* twice",
+        ),
+    ],
+)
+def test_options_of_a_source_that_do_not_go_with_it_are_refused(tmp_path, repository, source, cause):
+    path = runs.write_mixture(tmp_path, f"  code:\n    path: x.jsonl\n    repository: {{{repository}}}\n    {source}\n", "")
+    with pytest.raises(UserError, match=cause):
+        load_mixture(path)
 
 
 @pytest.mark.parametrize("is_row", [False, True])

@@ -102,9 +102,15 @@ def test_repositories_of_one_hash_stay_apart(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     ("options", "cause"),
     [
-        ({"size_column": "size"}, "are for duplicates"),
-        ({"against": ["runs/a"]}, "are for duplicates"),
+        ({"size_column": "size"}, "`size_column` is for duplicates"),
+        ({"cluster_column": "cluster"}, "`cluster_column` is for duplicates"),
+        ({"against": ["runs/a"]}, "`against` is for duplicates"),
+        ({"max_dropped": 0.5}, "`max_dropped` is for duplicates"),
+        ({"on_excess": "warn"}, "`on_excess` is for duplicates"),
+        ({"scope": "run"}, "scope: found run, expected source"),
         ({"separators": ["<a>"]}, "expected two control tokens"),
+        ({"separators": ["<a>", ""]}, "expected two control tokens"),
+        ({"separators": ["", ""]}, "expected two control tokens"),
     ],
 )
 def test_options_that_it_cannot_have_are_refused(options, cause):

@@ -15,7 +15,7 @@ from datapipe.engine.binding import bind, stage_digest, with_cut
 from datapipe.engine.chat_templates import with_templates
 from datapipe.engine.fields import check_fields, deciding_columns, kept_columns
 from datapipe.engine.history import read_mixture, read_types
-from datapipe.engine.tokenizer_file import UsersTokenizer, separators, users_tokenizer, with_separators
+from datapipe.engine.tokenizer_file import UsersTokenizer, added_tokens, separators, users_tokenizer, with_separators
 from datapipe.errors import UserError, suggest
 from datapipe.inputs.discovery import discover, probe_large_files, would_take
 from datapipe.inputs.entries import Notes, same_files
@@ -97,7 +97,8 @@ def prepare(
 def _own_sources(
     mixture: Mixture, limit: int | None, show: Show | None, generation: Generation | None
 ) -> tuple[dict[str, PlannedSource], list[RunWarning]]:
-    stages = {name: _bound(mixture, name) for name in mixture.sources}
+    tokens = added_tokens(mixture)
+    stages = {name: _bound(mixture, name, tokens) for name in mixture.sources}
     listing, is_later = Listing(show), generation is not None
     notes = {name: Notes(on_file=partial(listing.add, name), may_grow=is_later) for name in mixture.sources}
     every_file = {name: _discovered(mixture, name, notes[name]) for name in mixture.sources}
@@ -119,7 +120,7 @@ def _own_sources(
         types, before = found, known.get(name, {})
         for field in (field for field in found if field in before):
             types = {**types, field: joined_types(mixture.where("sources", name, "keep"), field, found[field], before[field])}
-        sources[name] = _planned(mixture, name, files[name], stages[name], types)
+        sources[name] = _planned(mixture, name, files[name], stages[name], types, tokens)
     if limit is not None:  # one task reads a source up to the limit, so its files need no cuts
         sources = {name: planned.with_whole(planned.files) for name, planned in sources.items()}
     return sources, warnings
@@ -145,8 +146,8 @@ def _checked_files(
     return [*warnings, *(warning for name in own for warning in _damaged(mixture, name, files[name]))]
 
 
-def _bound(mixture: Mixture, name: str) -> tuple[BoundStage, ...]:
-    bound = tuple(with_cut(name, bind(use)) for use in with_separators(mixture, name, mixture.stages_of(name)))
+def _bound(mixture: Mixture, name: str, tokens: Sequence[str]) -> tuple[BoundStage, ...]:
+    bound = tuple(with_cut(name, bind(use)) for use in with_separators(mixture, name, tokens))
     if mixture.tokenizer.is_none and "source" in mixture.sources[name].kept_fields:
         raise UserError(
             f"{mixture.where('sources', name, 'keep')}: 'source' cannot be kept: written documents have a column of this name, "
@@ -323,6 +324,7 @@ def _planned(
     files: Sequence[tuple[InputFile, Reader]],
     stages: tuple[BoundStage, ...],
     types: Mapping[str, FoundType],
+    tokens: Sequence[str],
 ) -> PlannedSource:
     listed = [(file if file.schema is None else replace(file, schema=None), reader) for file, reader in files]
     readers = {file.path: reader for file, reader in listed}
@@ -334,8 +336,8 @@ def _planned(
     source = mixture.sources[name]
     keep, declared, of_rows = kept_columns(source, stages), source.types, row_files(source)
     if source.repository is not None and of_rows is not None:
-        tokens = separators(mixture, name, source.repository.separators)
-        of_rows = replace(of_rows, separators=tuple(tokens), seed=seed_for(mixture.seed, name, "files"))
+        between = separators(mixture, name, source.repository.separators, tokens)
+        of_rows = replace(of_rows, separators=tuple(between), seed=seed_for(mixture.seed, name, "files"))
     return PlannedSource(
         row_files=of_rows,
         groups=tuple(group_splits(listed, mixture.execution.split_bytes)),

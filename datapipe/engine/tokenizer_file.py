@@ -10,7 +10,7 @@ The proof which library encodes is made here, when the run is planned (`tokens/p
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,29 +86,49 @@ def _opened(path: str, where: str) -> tuple[bytes, str | None]:
         raise UserError(f"{where}: {path}: {error}") from error
 
 
-def with_separators(mixture: Mixture, source: str, uses: Sequence[StageUse]) -> list[StageUse]:
-    """The stages of a source, the one that joins the files of repositories with the control tokens of the tokenizer. Raises
+def added_tokens(mixture: Mixture) -> list[str]:
+    """The tokens that may stand between files, of the tokenizer at a path; none without one, or where no source joins files.
+    Raises UserError for one that cannot be used, and OutageError."""
+    spec, sources = mixture.tokenizer, mixture.sources
+    joins = any(
+        source.repository or any(use.name == JOIN for use in mixture.stages_of(name)) for name, source in sources.items()
+    )
+    if spec.path is None or not joins:
+        return []
+    content, _ = _opened(spec.path, mixture.where("tokenizer", "path"))
+    try:
+        return [token["content"] for token in json.loads(_as_json(content, spec)).get("added_tokens") or ()]
+    except (ValueError, LookupError, TypeError, AttributeError, UserError):
+        users_tokenizer(mixture, encodes=False)  # raises what is wrong with it
+        raise
+
+
+def with_separators(mixture: Mixture, source: str, tokens: Collection[str]) -> list[StageUse]:
+    """The stages of a source, the one that joins the files of repositories with control tokens, of the `added_tokens`. Raises
     UserError for others."""
-    return [_with_separators(mixture, source, use) if use.name == JOIN else use for use in uses]
+    uses = mixture.stages_of(source)
+    return [_with_separators(mixture, source, use, tokens) if use.name == JOIN else use for use in uses]
 
 
-def _with_separators(mixture: Mixture, source: str, use: StageUse) -> StageUse:
-    tokens = separators(mixture, source, use.options.get("separators"))
-    return use.model_copy(update={"options": {**use.options, "separators": tokens}})
+def _with_separators(mixture: Mixture, source: str, use: StageUse, tokens: Collection[str]) -> StageUse:
+    named = separators(mixture, source, use.options.get("separators"), tokens)
+    return use.model_copy(update={"options": {**use.options, "separators": named}})
 
 
-def separators(mixture: Mixture, source: str, named: Sequence[str] | None) -> list[str]:
-    """The control tokens between files; none where documents are not encoded by a tokenizer at a path."""
-    spec = mixture.tokenizer
-    if spec.path is None:
+def separators(mixture: Mixture, source: str, named: Sequence[str] | None, tokens: Collection[str]) -> list[str]:
+    """The control tokens between files, of the `added_tokens`; none where no tokenizer at a path encodes documents."""
+    if mixture.tokenizer.path is None:
         return list(named or ())
     try:
-        content = json.loads(_as_json(_found(spec.path)[0], spec))
-        return list(separators_in([token["content"] for token in content["added_tokens"]], named))
+        found = list(separators_in(tokens, named))
     except UserError as error:
         raise UserError(f"{mixture.where('sources', source, 'repository')}: {error}") from error
-    except (OSError, ValueError, KeyError, TypeError):
-        return list(named or ())  # `users_tokenizer` has the error
+    if not found and mixture.sources[source].fim is not None:
+        raise UserError(
+            f"{mixture.where('sources', source, 'fim')}: needs control tokens between files, which it changes one by one, and "
+            f"found none. Name two of the tokenizer by repository.separators, or leave fim out"
+        )
+    return found
 
 
 def _check_fim(encoder: Encoder, mixture: Mixture) -> None:

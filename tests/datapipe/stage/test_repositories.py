@@ -15,7 +15,9 @@ import pytest
 
 from datapipe.config import load_mixture
 from datapipe.config.sources.repository import RepositorySpec
+from datapipe.engine import tokenizer_file
 from datapipe.engine.following.follow import Follower
+from datapipe.engine.prepare import prepare
 from datapipe.engine.run import Run
 from datapipe.engine.run_report import run_and_report
 from datapipe.errors import UserError
@@ -314,6 +316,32 @@ def test_options_of_a_source_that_do_not_go_with_it_are_refused(tmp_path, reposi
     path = runs.write_mixture(tmp_path, f"  code:\n    path: x.jsonl\n    repository: {{{repository}}}\n    {source}\n", "")
     with pytest.raises(UserError, match=cause):
         load_mixture(path)
+
+
+@pytest.mark.parametrize("repository", ["files: files", "group_by: repo"])
+def test_fim_needs_tokens_between_files(tmp_path, corpus, repository):
+    path = repository_runs.write_mixture(tmp_path, corpus, source="    fim: {rate: 1}\n")
+    (tmp_path / "tokenizer.json").write_text(chat_tokenizer().to_str())
+    pq.write_table(pa.table({"repo": ["a"], "files": [[{"path": "b", "content": "c"}]]}), tmp_path / "rows.parquet")
+    text = path.read_text().replace("group_by: repo", repository)
+    path.write_text(text.replace(f"{corpus}/*", f"{tmp_path}/rows") if "files" in repository else text)
+    with pytest.raises(UserError, match=r"sources.code.fim: needs control tokens between files"):
+        runs.run_mixture(path, make_engine=runs.InProcess)
+
+
+def test_tokenizer_is_read_once_for_the_files_of_all_sources_and_refused_as_any(tmp_path, corpus, monkeypatch):
+    path = repository_runs.write_mixture(tmp_path, corpus)
+    text = path.read_text()
+    path.write_text(
+        text.replace("sources:\n", f"sources:\n  other: {{path: {corpus}/0.parquet, repository: {{group_by: repo}}}}\n")
+    )
+    read, opened = [], tokenizer_file._opened
+    monkeypatch.setattr(tokenizer_file, "_opened", lambda *of: read.append(of) or opened(*of))
+    prepare(load_mixture(path))
+    assert len(read) == 2  # for the tokens between files, and to encode
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(UserError, match=r"tokenizer.path: .*tokenizer.json"):
+        prepare(load_mixture(path))
 
 
 @pytest.mark.parametrize("is_row", [False, True])

@@ -207,6 +207,7 @@ class FilterResult:
             limit=limit,
             measured=measured,
             columns={name: column.filter(mask) for name, column in columns},
+            findings=None if self.findings is None else _findings_of(self.findings, rows),
         ), rows
 
     @classmethod
@@ -243,6 +244,14 @@ class FilterResult:
             value[failed] = measured[failed]
         measured = tuple(np.asarray(values, np.float64) for values, _ in tried)
         return cls(keep=rule < 0, rule=rule, value=value, measured=measured, columns=columns or {})
+
+
+def _findings_of(findings: pa.RecordBatch, rows: np.ndarray) -> pa.RecordBatch:
+    """The findings in the documents `rows` (num_docs,) bool, by their row among these."""
+    found = findings.column("row").to_numpy()
+    moved = pa.array((np.cumsum(rows) - 1)[found], pa.int64())
+    at = findings.schema.get_field_index("row")
+    return findings.set_column(at, findings.schema.field(at), moved).filter(pa.array(rows[found]))
 
 
 BELOW_SHARE = "below_share"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from datapipe.columns import byte_slices, text_lengths
+from datapipe.columns import byte_slices, compute, text_lengths
 from datapipe.exchange.files import TableWriters
 from datapipe.metrics import TaskMetrics
 from datapipe.rng import seed_for
@@ -56,7 +56,9 @@ class StageRunner:
 
         with self._timed(name, batch):
             batch.make_read_only()
-            parts, failed = _without_failed(*self._guard(name, stage, stage.process).run(checked, batch), batch.num_docs)
+            processed, raised = self._guard(name, stage, stage.process).run(checked, batch)
+            with_segments = [self._with_segments(name, stage, part, result) for part, result in processed]
+            parts, failed = _without_failed(with_segments, raised, batch.num_docs)
             kept = [self._after(bound, stage, part, result) for part, result in parts]
             self.quarantine.isolate(name, batch, failed)
         self._measure(bound, batch, parts)
@@ -137,10 +139,24 @@ class StageRunner:
         new = {column: array for column, array in columns.items() if column not in stage.counts}
         if isinstance(stage, Filter) and stage.extracts:
             return part.extracted(new)
-        if "text" in new and SEGMENTS not in new and (segments := part.segments) is not None:
-            edit = partial(self._texts_of_segments, name, stage, part)
-            new[SEGMENTS] = after_edit(segments, part.texts, new["text"], edit)
         return part.with_columns(new) if new else part
+
+    def _with_segments(
+        self, name: str, stage: Filter | Map, part: DocumentBatch, result: FilterResult | dict[str, pa.Array]
+    ) -> tuple[DocumentBatch, FilterResult | dict[str, pa.Array], Failed]:
+        """The result with the segments of the texts that a stage edited, and the documents that failed, by row."""
+        is_filter = isinstance(result, FilterResult)
+        columns, failed = (result.columns, dict(result.failed)) if is_filter else (result, Failed())
+        is_edited = "text" in columns and not (isinstance(stage, Filter) and (stage.extracts or stage.mode == "tag"))
+        if not is_edited or SEGMENTS in columns or (segments := part.segments) is None:
+            return part, result, failed
+        texts = columns["text"]
+        if is_filter:
+            texts = compute.if_else(_is_kept(result), texts, part.texts)  # others have no text that counts
+        edit = partial(self._texts_of_segments, name, stage, part)
+        new, unplaced = after_edit(segments, part.texts, texts, edit)
+        columns = {**columns, SEGMENTS: new}
+        return part, replace(result, columns=columns) if is_filter else columns, failed | unplaced
 
     def _texts_of_segments(
         self, name: str, stage: Filter | Map, part: DocumentBatch, texts: pa.Array, documents: np.ndarray
@@ -149,8 +165,11 @@ class StageRunner:
         columns = part.record.drop_columns(["text", SEGMENTS])
 
         def edited(batch: DocumentBatch) -> pa.Array:
-            result = checked_map(stage, batch) if isinstance(stage, Map) else checked_filter(stage, batch).columns
-            return result.get("text", batch.texts)
+            if isinstance(stage, Map):
+                return checked_map(stage, batch).get("text", batch.texts)
+            result = checked_filter(stage, batch)
+            texts = result.columns.get("text", batch.texts)
+            return compute.if_else(_is_kept(result), texts, pa.scalar(None, texts.type))  # a dropped one has no edit
 
         made: list[pa.Array] = []
         for start, stop in byte_slices(text_lengths(texts), TARGET_BATCH_BYTES):
@@ -173,20 +192,39 @@ class StageRunner:
 Parts = list[tuple[DocumentBatch, FilterResult | dict[str, pa.Array]]]
 
 
-def _without_failed(parts: Parts, raised: Failed, num_docs: int) -> tuple[Parts, Failed]:
-    """The parts of a batch without the documents that the stage itself could not process, and all that failed, in order."""
+def _is_kept(result: FilterResult) -> pa.Array:
+    """(num_docs,) bool, whether a filter keeps the document and could process it."""
+    kept = result.keep.copy()
+    kept[list(result.failed)] = False
+    return pa.array(kept)
+
+
+def _without_failed(
+    parts: list[tuple[DocumentBatch, FilterResult | dict[str, pa.Array], Failed]], raised: Failed, num_docs: int
+) -> tuple[Parts, Failed]:
+    """The parts of a batch without the documents that failed in them, by row, and all that failed, in order."""
     rows = np.setdiff1d(np.arange(num_docs), list(raised))  # of the documents in the parts
     failed, left, start = dict(raised), Parts(), 0
-    for part, result in parts:
+    for part, result, of_part in parts:
         stop = start + part.num_docs
-        if isinstance(result, FilterResult) and result.failed:
-            failed |= {int(rows[start + row]): error for row, error in result.failed.items()}
-            of_others, keep = result.without_failed()
-            left.append((part.filter(keep), of_others))
+        if of_part:
+            failed |= {int(rows[start + row]): error for row, error in of_part.items()}
+            left.append(_others(part, result, of_part))
         else:
             left.append((part, result))
         start = stop
     return left, dict(sorted(failed.items()))
+
+
+def _others(
+    part: DocumentBatch, result: FilterResult | dict[str, pa.Array], failed: Failed
+) -> tuple[DocumentBatch, FilterResult | dict[str, pa.Array]]:
+    if isinstance(result, FilterResult):
+        others, keep = replace(result, failed=failed).without_failed()
+        return part.filter(keep), others
+    keep = np.ones(part.num_docs, np.bool_)
+    keep[list(failed)] = False
+    return part.filter(keep), {name: column.filter(pa.array(keep)) for name, column in result.items()}
 
 
 def _salted(stage: Global, tables: Mapping[str, pa.RecordBatch], salt: np.uint64) -> dict[str, pa.RecordBatch]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -44,8 +45,9 @@ def edited(texts: pa.Array, chosen: Any = None) -> pa.Array:
 def test_segments_hold_the_edits_of_their_texts(listed):
     texts, segments = batch(listed)
     after = edited(texts)
-    column = after_edit(segments, texts, after, edited)
+    column, failed = after_edit(segments, texts, after, edited)
     check_segments(column, after)
+    assert not failed
     assert split(after, column) == [edited(pa.array(of_doc, pa.large_string())).to_pylist() for of_doc in listed]
 
 
@@ -62,12 +64,14 @@ def test_borders_ascend_within_texts_that_a_stage_edits_as_a_whole_alone(listed)
     texts, segments = batch(listed)
     after = edited(texts)
     for edit in (_failing, _other):
-        column = after_edit(segments, texts, after, edit)
+        column, failed = after_edit(segments, texts, after, edit)
         check_segments(column, after)
         assert all(not rows or rows[0]["start"] == 0 for rows in column.to_pylist())
         for number, rows in enumerate(column.to_pylist()):
             part, text, new = singly(segments, texts, after)[number]
-            assert after_edit(segments_of(part, text_buffers(text)[0]), text, new, edit).to_pylist() == [rows]
+            alone, failed_alone = after_edit(segments_of(part, text_buffers(text)[0]), text, new, edit)
+            assert alone.to_pylist() == [rows]
+            assert bool(failed_alone) == (number in failed)
 
 
 def singly(segments: Segments, texts: pa.Array, after: pa.Array) -> list[tuple[pa.Array, pa.Array, pa.Array]]:
@@ -76,13 +80,30 @@ def singly(segments: Segments, texts: pa.Array, after: pa.Array) -> list[tuple[p
     return [tuple(each.slice(number, 1) for each in (column, texts, after)) for number in range(len(texts))]  # type: ignore[misc]
 
 
+def borders(new: bytes, texts: Sequence[bytes | None]) -> list[int] | None:
+    found = searched(new, texts)
+    return None if found is None else found.tolist()
+
+
 def test_edits_over_a_border_leave_it_before_the_text_behind():
     texts = [b"user\n", b"  Hi", b"\n", b"assistant\n", b"Hello "]
-    assert searched(b"user Hi assistant Hello", texts).tolist() == [0, 5, 7, 8, 18, 23]
-    assert searched(b"one two", [b"one", b"lost", b"two"]).tolist() == [0, 3, 4, 7]
-    assert searched(b"", [b"a", b"b"]).tolist() == [0, 0, 0]
-    collapsed = b"a " * 5000
-    assert searched(collapsed, [b"a  " * 50] * 100).tolist()[-1] == len(collapsed)
+    assert borders(b"user Hi assistant Hello", texts) == [0, 5, 7, 8, 18, 23]
+    assert borders(b"one two", [b"one", b"lost", b"two"]) == [0, 3, 4, 7]
+    assert borders(b"one <X> two", [b"one", b"changed", b"\n", b"two"]) == [0, 3, 7, 8, 11]
+    assert borders(b"one some two", [b"one", None, b"two"]) == [0, 3, 9, 12]
+    assert borders(b"", [b"a", b"b"]) == [0, 0, 0]
+    assert borders(b"Hi Hi Hi", [b"Hi ", b"\n", b"Hi", b"Hi"]) == [0, 2, 3, 6, 8]
+
+
+def test_texts_with_more_than_one_place_have_no_borders():
+    later = b"You only repeated me. Is Paris far?"
+    assert borders(b"Paris\n" + later, [b"Paris", b"\n", b"Paris", b"\n", later]) is None
+    assert borders(b"Paris\n" + later[:-4], [b"Paris", b"\n", b"Paris", b"\n", later]) is None
+    assert borders(b"Hi", [b"Hi", b"Hi"]) is None
+    assert borders(b"one <X> two", [b"one", b"sec", b"ret", b"two"]) is None
+    assert borders(b"a b c b", [b"a", None, b"b"]) is None
+    assert borders(b"more one", [b"one"]) is None
+    assert borders(b"a " * 5000, [b"a  " * 50] * 100) is None
 
 
 @given(documents, st.data())
@@ -113,5 +134,13 @@ def test_segments_after_cuts_hold_what_is_left_of_their_texts(listed, data):
 
 def test_texts_without_a_segment_are_unchanged_by_edits_of_others():
     texts, segments = batch([[], ["ax"], []])
-    column = after_edit(segments, texts, edited(texts), edited)
+    column, _ = after_edit(segments, texts, edited(texts), edited)
     assert column.to_pylist()[0] == column.to_pylist()[2] == []
+
+
+def test_a_document_without_sure_borders_fails_with_the_reason():
+    texts, segments = batch([["Paris", "Paris", "Is Paris far?"], ["a@b"]])
+    after = pa.array(["Paris\nIs Paris far?", "a<AT>b"], pa.large_string())
+    _, failed = after_edit(segments, texts, after, edited)
+    assert list(failed) == [0]
+    assert failed[0].endswith("\nthe edit reaches over a border between segments")

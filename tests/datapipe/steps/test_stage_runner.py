@@ -10,7 +10,8 @@ import pytest
 
 from datapipe.errors import DatapipeError
 from datapipe.explore.documents import Inspector
-from datapipe.stage import DocumentBatch, Filter, FilterResult, Rule
+from datapipe.stage import DocumentBatch, Filter, FilterResult, Map, Rule
+from datapipe.stage.segments import SEGMENTS, SEGMENTS_TYPE, text_and_segments
 from tests.support import corpora, runs
 
 pytestmark = pytest.mark.medium
@@ -60,3 +61,61 @@ def test_too_many_named_documents_fail_the_run_with_their_reason(tmp_path: Path)
     )
     with pytest.raises(DatapipeError, match="an f"):
         runs.run_mixture(path, make_engine=runs.InProcess)
+
+
+class Turns(Map):
+    """Makes a segment of each part of a text between bars."""
+
+    writes = (SEGMENTS,)
+
+    def process(self, batch: DocumentBatch) -> dict[str, pa.Array]:
+        pairs = [text_and_segments([{"text": part} for part in text.split("|")]) for text in batch.texts.to_pylist()]
+        texts, rows = (list(column) for column in zip(*pairs))
+        return {"text": pa.array(texts, pa.large_string()), SEGMENTS: pa.array(rows, SEGMENTS_TYPE)}
+
+
+class LongOnes(Filter):
+    """Drops texts of less than 20 characters, and removes exclamation marks of the others; those that it drops are emptied."""
+
+    writes = ()
+
+    def rules(self) -> list[Rule]:
+        return [Rule(name="too_short", limit=20, side="min")]
+
+    def process(self, batch: DocumentBatch) -> FilterResult:
+        texts = batch.texts.to_pylist()
+        result = FilterResult.from_rules(self.rules(), [np.array([len(text) for text in texts])])
+        edited = [text.replace("!", "") if keep else "" for text, keep in zip(texts, result.keep)]
+        return FilterResult(keep=result.keep, rule=result.rule, value=result.value, columns={"text": pa.array(edited)})
+
+
+class Borders(Map):
+    """Writes before each text where its segments begin."""
+
+    writes = (SEGMENTS,)
+
+    def process(self, batch: DocumentBatch) -> dict[str, pa.Array]:
+        starts = [[row["start"] for row in rows] for rows in batch.record.column(SEGMENTS).to_pylist()]
+        texts = [f"{of_doc} {text}" for of_doc, text in zip(starts, batch.texts.to_pylist())]
+        return {"text": pa.array(texts, pa.large_string()), SEGMENTS: pa.array([[]] * len(texts), SEGMENTS_TYPE)}
+
+
+def test_segments_that_a_filter_drops_alone_have_their_border_by_the_others_or_fail(tmp_path: Path) -> None:
+    texts = {
+        "by_the_other": "A question!|And an answer which is long!",
+        "unknown": "A question!|An answer!",
+        "dropped": "Short|!",
+        "unchanged": "A question|and an answer",
+    }
+    corpora.write_jsonl(tmp_path / "a.jsonl", [{"id": name, "text": text} for name, text in texts.items()])
+    stages = ", ".join(f"'{__name__}:{stage.__name__}'" for stage in (Turns, LongOnes, Borders))
+    tail = "tokenizer: none\nmax_quarantined: 60%\n"
+    path = runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/a.jsonl}}", f"stages: [{stages}]", tail)
+    done = runs.run_mixture(path, make_engine=runs.InProcess)
+    counts = done.summary.total.documents
+    assert (counts.kept, sum(counts.dropped.values()), counts.quarantined) == (2, 1, 1)
+    [reason] = counts.quarantine_reasons
+    assert "the edit reaches over a border between segments" in reason
+    rows = Inspector.open(str(tmp_path / "out")).find("kept", count=9)
+    expected = {"[0, 10] A questionAnd an answer which is long", "[0, 10] A questionand an answer"}
+    assert {row["text"] for row in rows} == expected

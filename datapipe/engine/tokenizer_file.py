@@ -10,7 +10,7 @@ The proof which library encodes is made here, when the run is planned (`tokens/p
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,36 +86,37 @@ def _opened(path: str, where: str) -> tuple[bytes, str | None]:
         raise UserError(f"{where}: {path}: {error}") from error
 
 
-def added_tokens(mixture: Mixture) -> list[str]:
-    """The tokens that may stand between files, of the tokenizer at a path; none without one, or where no source joins files.
+def added_tokens(mixture: Mixture) -> dict[str, bool]:
+    """The added tokens of the tokenizer at a path, and which are special; none without one, or where no source joins files.
     Raises UserError for one that cannot be used, and OutageError."""
     spec, sources = mixture.tokenizer, mixture.sources
     joins = any(
         source.repository or any(use.name == JOIN for use in mixture.stages_of(name)) for name, source in sources.items()
     )
     if spec.path is None or not joins:
-        return []
+        return {}
     content, _ = _opened(spec.path, mixture.where("tokenizer", "path"))
     try:
-        return [token["content"] for token in json.loads(_as_json(content, spec)).get("added_tokens") or ()]
+        listed = json.loads(_as_json(content, spec)).get("added_tokens") or ()
+        return {token["content"]: bool(token.get("special")) for token in listed}
     except (ValueError, LookupError, TypeError, AttributeError, UserError):
         users_tokenizer(mixture, encodes=False)  # raises what is wrong with it
         raise
 
 
-def with_separators(mixture: Mixture, source: str, tokens: Collection[str]) -> list[StageUse]:
+def with_separators(mixture: Mixture, source: str, tokens: Mapping[str, bool]) -> list[StageUse]:
     """The stages of a source, the one that joins the files of repositories with control tokens, of the `added_tokens`. Raises
     UserError for others."""
     uses = mixture.stages_of(source)
     return [_with_separators(mixture, source, use, tokens) if use.name == JOIN else use for use in uses]
 
 
-def _with_separators(mixture: Mixture, source: str, use: StageUse, tokens: Collection[str]) -> StageUse:
+def _with_separators(mixture: Mixture, source: str, use: StageUse, tokens: Mapping[str, bool]) -> StageUse:
     named = separators(mixture, source, use.options.get("separators"), tokens)
     return use.model_copy(update={"options": {**use.options, "separators": named}})
 
 
-def separators(mixture: Mixture, source: str, named: Sequence[str] | None, tokens: Collection[str]) -> list[str]:
+def separators(mixture: Mixture, source: str, named: Sequence[str] | None, tokens: Mapping[str, bool]) -> list[str]:
     """The control tokens between files, of the `added_tokens`; none where no tokenizer at a path encodes documents."""
     if mixture.tokenizer.path is None:
         return list(named or ())

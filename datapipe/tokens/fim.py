@@ -30,6 +30,7 @@ from datapipe.rng import below_fraction, keyed_hash, seed_for
 from datapipe.stage.segments import Segments
 from datapipe.tokens.encoder import Encoder
 from datapipe.tokens.segments import BREAK, Encoded, copied_spans, encode_segments, parts_between
+from datapipe.tokens.vocabulary import no_control_token
 
 KNOWN_TOKENS = (
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder, Granite
@@ -65,8 +66,11 @@ class _Cuts(NamedTuple):
 def fim_tokens(encoder: Encoder, fim: Fim) -> tuple[str, ...]:
     """The tokens before prefix, suffix and middle. Raises UserError where the tokenizer lacks one."""
     for names in (fim.tokens,) if fim.tokens else KNOWN_TOKENS:
-        if all(name in encoder.added_tokens for name in names):
+        if all(name in encoder.control_tokens for name in names):
             return names
+    spelled = next((name for name in fim.tokens if name in encoder.added_tokens and name not in encoder.control_tokens), None)
+    if spelled is not None:
+        raise UserError(f"tokens: {no_control_token(spelled, encoder.added_tokens, encoder.control_tokens)}")
     wanted = ", ".join(fim.tokens) if fim.tokens else "those of StarCoder, Qwen, DeepSeek, Gemma or Code Llama"
     raise UserError(
         f"expected control tokens before prefix, suffix and middle: {wanted}. The tokenizer has "
@@ -93,7 +97,7 @@ def encode_filling(encoder: Encoder, fim: Fim, texts: pa.Array, keys: pa.Array, 
     if fim.at == "characters":
         return encode_segments(encoder, *_rearranged(texts, cuts, names))._replace(learned=None, counts=cuts.counts)
     ids, offsets = encoder.encode(texts)
-    tokens = np.array([encoder.added_tokens[name] for name in names], ids.dtype)
+    tokens = np.array([encoder.control_tokens[name] for name in names], ids.dtype)
     return _rearranged_ids(ids, offsets, cuts, tokens)._replace(counts=cuts.counts)
 
 

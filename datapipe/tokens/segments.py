@@ -19,10 +19,11 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import text_buffers, texts_from
-from datapipe.errors import UserError, suggest
+from datapipe.errors import UserError
 from datapipe.kernels.text.replace import copy_spans
 from datapipe.kernels.tokens.borders import learn_tokens
 from datapipe.stage.segments import Segments
+from datapipe.tokens.vocabulary import no_control_token
 
 _NO_ID = -1
 _WORD_BYTES = 8  # shorter parts are encoded once each
@@ -153,14 +154,10 @@ def _words(parts: Parts, data: np.ndarray, short: np.ndarray) -> np.ndarray:
 def _ids_of(encoder: Encoder, tokens: pa.Array) -> np.ndarray:
     """The ids of control tokens by name: (num_tokens,). Raises UserError."""
     encoded = tokens.dictionary_encode()
-    known = {**encoder.added_tokens, BREAK: _NO_ID}
+    known = {**encoder.control_tokens, BREAK: _NO_ID}
     for name in encoded.dictionary.to_pylist():
         if name not in known:
-            listed = sorted(encoder.added_tokens)
-            raise UserError(
-                f"segments: found the token {name!r}, and the tokenizer has no such control token.{suggest(name, listed)} It "
-                f"has {', '.join(listed[:20]) or 'none'}"
-            )
+            raise UserError(f"segments: {no_control_token(name, encoder.added_tokens, encoder.control_tokens)}")
     table = np.array([known[name] for name in encoded.dictionary.to_pylist()], np.int64)
     return table[encoded.indices.to_numpy()]
 

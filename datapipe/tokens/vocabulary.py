@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
+from datapipe.errors import suggest
 from datapipe.quantities import counted
 
 _NEVER_IN_UTF8 = frozenset({0xC0, 0xC1, *range(0xF5, 0x100)})
@@ -191,6 +192,21 @@ def is_in_brackets(token: str) -> bool:
 def is_control(token: str, *, is_special: bool) -> bool:
     """Whether an added token is one that text never becomes."""
     return is_special or is_in_brackets(token)
+
+
+def no_control_token(token: str, added: Collection[str], control: Collection[str]) -> str:
+    """What is wrong with the name of a token that is not one of the `control` tokens, and what to do."""
+    listed = sorted(control)
+    if token in added:
+        return (
+            f"found the token {token!r}, to which the tokenizer encodes text that spells it, so text would become this control "
+            'token. Mark it in tokenizer.json as "special": true, or name one of its control tokens: '
+            f"{', '.join(listed[:20]) or 'it has none'}"
+        )
+    return (
+        f"found the token {token!r}, and the tokenizer has no such control token.{suggest(token, listed)} It has "
+        f"{', '.join(listed[:20]) or 'none'}"
+    )
 
 
 def unspellable(settings: dict[str, Any], tokenizer: Tokenizer, named: Collection[str]) -> dict[str, Any]:

@@ -247,7 +247,7 @@ def test_limit_of_a_source_is_that_of_the_stage():
         (
             "separators: [<repo_name>, <file_sepp>]",
             "",
-            r"sources.code.repository: separators: found '<file_sepp>'.*'<file_sep>'",
+            r"sources.code.repository: separators: found the token '<file_sepp>'.*'<file_sep>'",
         ),
         ("separators: [<file_sep>]", "", "expected two control tokens"),
         ("files: files", "", "repository.group_by: found 'repo', expected files or group_by"),

@@ -15,7 +15,9 @@ from datapipe.columns import text_buffers
 from datapipe.errors import UserError
 from datapipe.stage.segments import SEGMENTS_TYPE, segments_of, text_and_segments
 from datapipe.tokens import Encoder
+from datapipe.tokens.fim import Fim, fim_tokens
 from datapipe.tokens.segments import encode_segments
+from datapipe.tokens.separators import separators_in
 
 CONTROL = ["</s>", "<s>", "<|im_start|>", "<|im_end|>", "<tool>"]
 _TEXTS = ["user\nHello there, how are you?", "assistant\nI am fine.\n\nThanks!  é漢字", "system\nBe kind "] * 4
@@ -111,3 +113,20 @@ def test_token_that_the_tokenizer_lacks_is_refused_with_the_nearest():
     encoder, _ = both("byte level")
     with pytest.raises(UserError, match=r"found the token '<\|im_strat\|>'.*Did you mean '<\|im_start\|>'\?"):
         encoded(encoder, [[{"token": "<|im_strat|>"}]])
+
+
+def test_added_tokens_that_text_becomes_are_no_control_tokens():
+    tokenizer = MAKERS["byte level"]()
+    tokenizer.add_tokens(["@@file", "@@end"])
+    tokenizer.add_special_tokens(["##special"])
+    encoder = Encoder(tokenizer.to_str().encode())
+    with pytest.raises(UserError, match=r"segments: found the token '@@file', to which .* text .*\"special\": true"):
+        encoded(encoder, [[{"token": "@@file"}, {"text": "Hi"}]])
+    with pytest.raises(UserError, match=r"tokens: found the token '@@end', to which .* text"):
+        fim_tokens(encoder, Fim(rate=1, spm=0, at="characters", min_chars=0, tokens=("##special", "<|im_end|>", "@@end")))
+    added = {"@@file": False, "##special": True, "<file>": False}
+    with pytest.raises(UserError, match=r"separators: found the token '@@file', to which .* text"):
+        separators_in(added, ["<file>", "@@file"])
+    assert separators_in(added, ["<file>", "##special"]) == ("<file>", "##special")
+    [(ids, _)] = encoded(encoder, [[{"token": "##special"}, {"text": "##special"}]])
+    assert ids.count(encoder.control_tokens["##special"]) == 1

@@ -98,6 +98,7 @@ class PackSpec(Record):
     min_piece: int = Field(default=1, ge=1, description="buckets drops and counts pieces shorter than this. 1 keeps all.")
     bos_aligned: bool = Field(
         default=False,
+        exclude_if=lambda is_aligned: not is_aligned,  # mixtures of outputs of the version before lack it
         description="best_fit puts only beginnings of documents into rows, so every row begins with the tokenizer's bos, and "
         "every token has that of its document before it. What does not fit of a document is dropped and counted.",
     )

@@ -264,3 +264,11 @@ def test_more_synthetic_text_than_is_allowed_is_refused() -> None:
     with pytest.raises(ValidationError, match=r"50\.00%"):
         _mixture(sources=WEIGHTS, mixture={"max_synthetic": 0.4, "tokens": 1000, "phases": phases})
     assert _mixture(sources=WEIGHTS, tokenizer="none", mixture={"max_synthetic": 0})
+
+
+def test_resolved_yaml_lacks_new_keys_that_have_their_default(tmp_path: Path):
+    path = tmp_path / "mixture.yaml"
+    path.write_text("name: a\noutput: out\nsources: {web: {path: a.jsonl}}\ntokenizer: {train: {vocab_size: 300}}\n")
+    mixture = load_mixture(path)
+    new = ("bos_aligned", "control_tokens", "messages", "longer", "max_tokens", "template", "learn", "tools", "repository")
+    assert [key for key in new if f"{key}:" in mixture.resolved_yaml()] == []

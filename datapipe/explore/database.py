@@ -81,6 +81,7 @@ class FactFiles:
     files: Mapping[str, Sequence[TableFile]]
     inputs: Mapping[int, str]
     shards: Mapping[str, tuple[str, int]]  # by the name of `shard_of_task`: the published path, and the sequence length
+    is_set_aside: bool = False  # whether the step tokenize dropped documents, which the stages kept
 
 
 class Database:
@@ -157,8 +158,7 @@ class Database:
             if rows:
                 execute(f"insert into {table} select {', '.join(['unnest(?)'] * len(rows[0]))}", [*map(list, zip(*rows))])
         others = {view: self._view(view, facts) for view in KINDS}["recorded"]
-        of_tokenize = [file for file in facts.files.get("drops", ()) if "/tokenize/" in file.path]
-        fails = any(file.rows for file in (*facts.files.get("quarantine", ()), *of_tokenize))
+        fails = facts.is_set_aside or any(file.rows for file in facts.files.get("quarantine", ()))
         if fails:
             execute(_SUPERSEDED)
             fails = execute("select count(*) from superseded").fetchall() != [(0,)]

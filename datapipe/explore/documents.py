@@ -122,7 +122,9 @@ class Inspector:
             if file.checksum in published
         }
         inputs = {number: file.path for number, (_, file, _) in self.locator.files.items()}
-        return FactFiles(root=self.root, files=files, inputs=inputs, shards=shards)
+        of_tokenize = (file for step in steps if step.kind == "tokenize" for file in step.outputs("drops", TableFile))
+        is_set_aside = any(file.rows for file in of_tokenize)
+        return FactFiles(root=self.root, files=files, inputs=inputs, shards=shards, is_set_aside=is_set_aside)
 
     @cached_property
     def database(self) -> Database:

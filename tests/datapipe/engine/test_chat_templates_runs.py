@@ -211,7 +211,10 @@ def test_long_conversations_are_cut_behind_an_answer_or_dropped(tmp_path: Path, 
     assert (
         done.summary.total.counts.get("tokenize:cut_at_an_answer", 0) == counts["cut"] and counts["dropped"] + counts["cut"] > 9
     )
-    dropped = Inspector.open(root.url).find("dropped", count=99)
+    output = Inspector.open(root.url)
+    [fates] = output.database.rows("select count(*) as all_rows, count(distinct key) as keys from facts")
+    assert fates == {"all_rows": 40, "keys": 40} and len(output.find("kept", count=99)) == found.kept
+    dropped = output.find("dropped", count=99)
     assert len(dropped) == counts["dropped"] and all(each["value"] > most == each["threshold"] for each in dropped)
 
 

@@ -79,7 +79,7 @@ def bos_aligned(lengths: Sequence[int], sequence_length: int, limit: float) -> l
     def moves(num_emptied: int) -> list[tuple[int, int]] | None:
         """The chunks of that many rows, each with its new row; None where there are fewer rows with room."""
         chunks = sorted(chunk for row in to_empty[:num_emptied] for chunk in held[row])
-        receivers = sorted(row for row in to_empty[num_emptied:] if rooms[row])
+        receivers = sorted(row for row in to_empty[num_emptied:] if rooms[row] >= 2)  # a bos and a token behind it
         receivers = sorted(receivers, key=lambda row: -rooms[row])
         longest_first = sorted(chunks, key=lambda chunk: -sizes[chunk])
         return list(zip(longest_first, receivers)) if len(receivers) >= len(chunks) else None

@@ -184,6 +184,7 @@ def test_pack_bos_aligned_holds_the_beginning_of_every_document_and_counts_the_r
             assert length == lengths[document]
         if row[-1][2] < lengths[row[-1][0]]:  # a document is cut by the end of its row alone
             assert sum(length for _, _, length in row) == sequence_length
+            assert row[-1][2] >= min(2, sequence_length)  # a bos alone trains nothing
     counted = count(packed, np.array(lengths, np.int64), sequence_length)
     held = {document: length for row in rows for document, _, length in row}
     assert counted.dropped_tokens == sum(length - held[document] for document, length in enumerate(lengths))
@@ -191,6 +192,13 @@ def test_pack_bos_aligned_holds_the_beginning_of_every_document_and_counts_the_r
     assert counted.split_for_padding == sum(lengths[document] <= sequence_length for document in is_cut)
     if limit == 1:
         assert counted.dropped_tokens == sum(max(0, length - sequence_length) for length in lengths)
+
+
+def test_pack_bos_aligned_cuts_no_document_down_to_its_bos():
+    lengths = np.array([7] * 15 + [2], np.int64)
+    packed = pack(lengths, 8, "bos_aligned", max_padding=0.0)
+    assert packed.piece_length.min() >= 2
+    assert packed.num_pieces == len(lengths)
 
 
 @pytest.mark.medium

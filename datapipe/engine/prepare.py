@@ -146,7 +146,7 @@ def _checked_files(
     return [*warnings, *(warning for name in own for warning in _damaged(mixture, name, files[name]))]
 
 
-def _bound(mixture: Mixture, name: str, tokens: Sequence[str]) -> tuple[BoundStage, ...]:
+def _bound(mixture: Mixture, name: str, tokens: Mapping[str, bool]) -> tuple[BoundStage, ...]:
     bound = tuple(with_cut(name, bind(use)) for use in with_separators(mixture, name, tokens))
     if mixture.tokenizer.is_none and "source" in mixture.sources[name].kept_fields:
         raise UserError(
@@ -324,7 +324,7 @@ def _planned(
     files: Sequence[tuple[InputFile, Reader]],
     stages: tuple[BoundStage, ...],
     types: Mapping[str, FoundType],
-    tokens: Sequence[str],
+    tokens: Mapping[str, bool],
 ) -> PlannedSource:
     listed = [(file if file.schema is None else replace(file, schema=None), reader) for file, reader in files]
     readers = {file.path: reader for file, reader in listed}

@@ -48,7 +48,7 @@ class Fim:
     spm: float  # share of these in the order SPM
     at: Literal["characters", "tokens"]
     min_chars: int  # shorter documents stay as they are
-    tokens: tuple[str, ...]  # before prefix, suffix and middle; empty: the first of `KNOWN_TOKENS` that there are
+    tokens: tuple[str, ...]  # before prefix, suffix and middle; empty: the first of `KNOWN_TOKENS` that the tokenizer has
     of_files: bool = False  # whether each file of a document is changed by itself
 
 

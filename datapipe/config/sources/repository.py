@@ -94,8 +94,8 @@ def repository_problems(source: Source) -> Iterator[Problem]:
         yield ("fim", "at"), "found tokens beside repository, expected characters: each file is cut by itself"
     if source.fim is not None and spec.separators is not None and not spec.separators:
         yield ("fim",), "needs control tokens between files, which it changes one by one. Leave separators: [] or fim out"
-    for name in ("document_prefix",) if source.document_prefix is not None else ():
-        yield ("repository",), f"found beside {name}, expected one of them: its files begin with their paths"
+    if source.document_prefix is not None:
+        yield ("repository",), "found beside document_prefix, expected one of them: its files begin with their paths"
     if source.messages:
         yield ("repository",), "cannot be combined with messages: a document is made of files, or of a conversation"
     if spec.files is not None and source.text != "text":

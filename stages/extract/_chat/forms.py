@@ -21,7 +21,7 @@ from jinja2.runtime import Macro, Undefined
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from stages.extract._chat.marks import Marks, has_private, mark_tree, marking_environment
+from stages.extract._chat.marks import STRIPS, Marks, has_private, mark_tree, marking_environment
 from stages.extract._chat.sandbox import COUNTED, ChatEnvironment, Renderer, TemplateError, filtered
 
 _FIRST_STAND_IN = 0xF0000
@@ -34,7 +34,6 @@ _SLICED, _KEYS = "sliced", "keys_of"  # filters
 
 _READS = "the template reads a content"
 
-_STRIPS = ("strip", "lstrip", "rstrip")
 _OF_KINDS = ("defined", "undefined", "none", "string", "mapping", "iterable", "sequence", "number", "boolean", "callable")
 """Tests that ask for the type of a value."""
 _KEEPING = ("string", "default", "d")
@@ -146,7 +145,7 @@ class FormEnvironment(ChatEnvironment):
         return super().call(context, called, *args, **kwargs)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        if type(obj) is str and attribute not in _STRIPS and _holds(obj):
+        if type(obj) is str and attribute not in STRIPS and _holds(obj):
             raise _refusal()
         return super().getattr(obj, attribute)
 

@@ -42,10 +42,10 @@ _GIVEN_AS_IT_IS = ("role", "type")  # members of messages, calls and tools
 _ANSWERING_ROLES = ("assistant", "Assistant", "ASSISTANT")
 
 _CASES = ("upper", "lower", "capitalize", "title", "swapcase")
-_STRIPS, _SPLITS = ("strip", "lstrip", "rstrip"), ("split", "rsplit")
+STRIPS, _SPLITS = ("strip", "lstrip", "rstrip"), ("split", "rsplit")
 _READING = {
     *("startswith", "endswith", "find", "rfind", "index", "rindex", "count", "partition", "rpartition"),
-    *("removeprefix", "removesuffix", "replace", *_CASES, *_STRIPS, *_SPLITS),
+    *("removeprefix", "removesuffix", "replace", *_CASES, *STRIPS, *_SPLITS),
 }
 """Methods of texts whose first argument is read."""
 
@@ -117,7 +117,7 @@ class Marks:
             return result
         if name in _CASES:
             return self.with_marks_of(text, result)
-        if name in _STRIPS:
+        if name in STRIPS:
             start = 0 if name == "rstrip" else len(plain) - len(plain.lstrip(*args))
             return text[start : start + len(result)]
         if name in _SPLITS and args and args[0]:

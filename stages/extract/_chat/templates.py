@@ -13,14 +13,14 @@ transformers, except for text that spells control tokens.
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from jinja2.exceptions import TemplateSyntaxError
 
 from datapipe.errors import UserError
-from stages.extract._chat.forms import Forms, can_have_forms, form_renderer
+from stages.extract._chat.forms import FormRenderer, Forms, can_have_forms, form_renderer
 from stages.extract._chat.marks import (
     RANGES,
     Marks,
@@ -155,7 +155,7 @@ class _Marking:
         environment = marking_environment(marks, ChatEnvironment)
         marked_tokens = {name: marks.marked(token) for name, token in special_tokens.items()}
         self._render = Renderer(environment, mark_tree(environment.parse(template), marks), marked_tokens)
-        self._render_form = form_renderer(template, marks, marked_tokens)
+        self._template, self._variables = template, marked_tokens
         has_tags = _GENERATION.search(template) is not None
         self._turns = None if has_tags else find_turns(self._render_for_turns, self._token)
         self.finds_answers = has_tags or self._turns is not None
@@ -176,6 +176,11 @@ class _Marking:
     def rendered(self, messages: list[Any], tools: list[Any] | None) -> tuple[str, list[Span]]:
         """A conversation with marks, and what is between `{% generation %}` and its end."""
         return self._without_borders(self._render(messages, tools))
+
+    @cached_property
+    def _render_form(self) -> FormRenderer:
+        """Compiled when the first conversation needs it: planning does not, nor do the marks of other ranges."""
+        return form_renderer(self._template, self.marks, self._variables)
 
     def rendered_form(self, messages: list[Any], is_stripped: bool) -> tuple[str, list[Span]]:
         """As `rendered`, of a form. Raises TemplateError also where the template reads a content."""

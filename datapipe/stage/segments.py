@@ -87,19 +87,10 @@ def text_and_segments(listed: Any) -> tuple[str, list[dict[str, Any]]]:
     """The text of a document and its row of the column, from the list that a stage returns. Raises StageError."""
     if not isinstance(listed, Sequence) or isinstance(listed, str | bytes):
         raise StageError(f"segments: found {type(listed).__name__}, {_EXPECTED}")
-    texts: list[str] = []
-    rows: list[dict[str, Any]] = []
-    num_bytes = 0
-    for number, segment in enumerate(listed):
-        text, token, learned = _checked(number, segment)
-        if token is not None and texts and not texts[-1].endswith(_STANDS_FOR_TOKEN):
-            text = _STANDS_FOR_TOKEN
-        rows.append({"start": num_bytes, "token": token, "learned": learned})
-        if not text:
-            continue
-        texts.append(text)
-        num_bytes += len(text) if text.isascii() else len(text.encode())
-    return "".join(texts), rows
+    checked = [_checked(number, segment) for number, segment in enumerate(listed)]
+    text, starts = _text_and_starts(checked)
+    rows = zip(starts, checked)
+    return text, [{"start": start, "token": each["token"], "learned": each["learn"]} for start, each in rows]
 
 
 def columns_of(documents: Iterable[Sequence[Mapping[str, Any]]]) -> tuple[pa.Array, pa.Array]:
@@ -109,26 +100,33 @@ def columns_of(documents: Iterable[Sequence[Mapping[str, Any]]]) -> tuple[pa.Arr
     tokens: list[str | None] = []
     learned: list[bool] = []
     for listed in documents:
-        parts, num_bytes, needs_line_end = [], 0, False
-        for segment in listed:
-            token, text = segment.get("token"), segment.get("text", "")
-            starts.append(num_bytes)
-            tokens.append(token)
-            learned.append(segment["learn"])
-            if token is not None and needs_line_end:
-                text = _STANDS_FOR_TOKEN
-            if text:
-                parts.append(text)
-                num_bytes += len(text) if text.isascii() else len(text.encode())
-                needs_line_end = not text.endswith(_STANDS_FOR_TOKEN)
-        texts.append("".join(parts))
+        text, begins = _text_and_starts(listed)
+        texts.append(text)
+        starts += begins
+        tokens += [segment.get("token") for segment in listed]
+        learned += [segment["learn"] for segment in listed]
         counts.append(len(starts))
     values = (pa.array(starts, pa.int64()), pa.array(tokens, pa.string()), pa.array(learned, pa.bool_()))
     of_struct = pa.StructArray.from_arrays(values, fields=list(SEGMENT_TYPE))
     return pa.array(texts, pa.large_string()), pa.ListArray.from_arrays(pa.array(counts, pa.int32()), of_struct)
 
 
-def _checked(number: int, segment: Any) -> tuple[str, str | None, bool]:
+def _text_and_starts(segments: Sequence[Mapping[str, Any]]) -> tuple[str, list[int]]:
+    """The text of a document, and the byte at which each segment begins. A line end stands for a token between two texts."""
+    parts: list[str] = []
+    starts: list[int] = []
+    num_bytes, needs_line_end = 0, False
+    for segment in segments:
+        starts.append(num_bytes)
+        text = _STANDS_FOR_TOKEN if needs_line_end and segment.get("token") is not None else segment.get("text", "")
+        if text:
+            parts.append(text)
+            num_bytes += len(text) if text.isascii() else len(text.encode())
+            needs_line_end = not text.endswith(_STANDS_FOR_TOKEN)
+    return "".join(parts), starts
+
+
+def _checked(number: int, segment: Any) -> dict[str, Any]:
     if type(segment) is dict or isinstance(segment, Mapping):  # the second takes longer than all else here
         text, token, learned = segment.get("text", ""), segment.get("token"), segment.get("learn", True)
         has_keys = ("text" in segment) != ("token" in segment) and len(segment) == 1 + ("learn" in segment)
@@ -138,5 +136,5 @@ def _checked(number: int, segment: Any) -> tuple[str, str | None, bool]:
             and (token is None or (isinstance(token, str) and token))
             and isinstance(learned, bool)
         ):
-            return text, token, learned
+            return {"text": text, "token": token, "learn": learned}
     raise StageError(f"segments[{number}]: found {segment!r:.100}, {_EXPECTED}")

@@ -37,14 +37,19 @@ _ABSENT = -1
 _ENTRIES_AT_ONCE = 4096
 _HASH = pa.decimal128(20)  # a range of hashes may stop at 2^64, which no integer of Arrow holds
 
+_CELL_RUN = [("cell", pa.int32()), ("again", pa.bool_()), *((name, pa.int64()) for name in ("rows", "tokens", "documents"))]
+
 SCHEMA = pa.schema(
     [
         *((name, pa.string()) for name in ("path", "source", "split", "checksum")),
         *((name, pa.int64()) for name in ("sequences", "tokens", "documents", "bytes", "text_bytes")),
         *((name, pa.int64()) for name in ("piece_length", "stratum", "part")),
         ("hashes", pa.list_(_HASH)),
+        ("cells", pa.list_(pa.struct(_CELL_RUN))),
     ]
 )
+"""Lists of snapshots whose sources have no cells lack the last column."""
+
 _OUTSIDE = r"[\x00-\x1f\\]|(^|/)\.{0,2}(/|$)|[^/]{256}"
 """In a path: a control character, a backslash, or a part that is empty, "." or "..", or longer than a name may be. Before a
 first "/" is an empty part."""
@@ -100,6 +105,17 @@ class ShardGroup(NamedTuple):
         return f"{part}{within}-{bucket:05d}{pieces}"
 
 
+class CellRun(NamedTuple):
+    """Neighbouring rows of a shard that belong to one cell of its source. The runs of a shard add up to its rows."""
+
+    cell: Annotated[int, Field(ge=0, lt=1 << 31)]  # its number among the names of `Cells`
+    # whether an epoch has these rows once more than the rest of the cell, which is repeated 2.5 times, say
+    again: bool
+    rows: Count
+    tokens: Count  # without padding
+    documents: Count  # that start in the run
+
+
 class ShardEntry(BaseModel):
     """One shard file: rows of tokens, or documents with their text."""
 
@@ -125,6 +141,8 @@ class ShardEntry(BaseModel):
     # start and stop of the range of its documents' shuffle hashes (`rng.shuffle_hash`), so that a document is
     # looked up in few shards; absent if unknown
     hashes: tuple[Annotated[int, Field(ge=0, le=1 << 64)], Annotated[int, Field(ge=0, le=1 << 64)]] | None = absent()
+    # whose rows these are, in their order, where the source is cut into cells; absent elsewhere, and of validation rows
+    cells: tuple[CellRun, ...] | None = absent()
 
     @classmethod
     def of(cls, file: ShardFile, **others: Any) -> ShardEntry:
@@ -299,7 +317,10 @@ def list_files(shards: ShardTable) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     for part in np.unique(shards.parts).tolist():
         sink = io.BytesIO()
-        pq.write_table(shards.of_part(part), sink, compression="zstd", store_schema=False)
+        table = shards.of_part(part)
+        if table.column("cells").null_count == len(table):
+            table = table.drop_columns("cells")
+        pq.write_table(table, sink, compression="zstd", store_schema=False)
         content = sink.getvalue()
         files[f"{LISTS}/{xxhash.xxh3_128_hexdigest(content)}.parquet"] = content
     return files
@@ -326,6 +347,8 @@ def _listed(root: Root, path: str, checksum: str) -> pa.Table:
 def read_list(content: bytes) -> pa.Table:
     """The shards in the content of a list, as columns of `SCHEMA`. Raises ValueError for content that no run writes."""
     table = parquet_table(content)
+    if "cells" not in table.schema.names:
+        table = table.append_column(SCHEMA.field("cells"), pa.nulls(len(table), SCHEMA.field("cells").type))
     if table.schema.names != SCHEMA.names:
         raise ValueError(f"a list of shards with the columns {', '.join(table.schema.names)[:MOST_CHARACTERS]}")
     table = table.cast(SCHEMA)
@@ -347,6 +370,8 @@ def _check_values(name: str, values: pa.Array) -> None:
         if not compute.all(compute.equal(sizes, 2), min_count=0).as_py() or values.flatten().null_count:
             raise ValueError("a range of hashes that is no pair")
         values, most = values.flatten(), 1 << 64
+    elif name == "cells":
+        return  # `ShardEntry` checks them
     elif pa.types.is_string(values.type):
         values, most = compute.utf8_length(values), MOST_CHARACTERS
     bounds = compute.min_max(values).as_py()

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from itertools import pairwise
+from math import floor
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, FiniteFloat, model_validator
+from pydantic import AfterValidator, BaseModel, Field, FiniteFloat, model_validator
 
-from datapipe.shards.shard_table import Count, ShardGroup, ShortText, absent
+from datapipe.shards.shard_table import CellRun, Count, ShardGroup, ShortText, absent
 
 _MOST_EPOCHS = 1 << 40
+
+
+def _exact(text: str) -> str:
+    if not 0 <= Fraction(text) < _MOST_EPOCHS:
+        raise ValueError(f"expected a number of at least 0 and below 2^40, found {text}")
+    return text
+
+
+ExactText = Annotated[str, Field(max_length=100, pattern=r"^\d+(/[1-9]\d*)?$"), AfterValidator(_exact)]
 
 
 class SyntheticEntry(BaseModel, frozen=True, extra="forbid"):
@@ -46,12 +57,46 @@ class Strata(BaseModel, frozen=True, extra="forbid"):
         return self
 
 
+class CellAxis(BaseModel, frozen=True, extra="forbid"):
+    """A column by which a source is cut into cells."""
+
+    column: ShortText
+    # ascending borders between numbers, given or found as quantiles; None where each value has its own cells
+    bounds: tuple[FiniteFloat, ...] | None = None
+
+
+class Cells(BaseModel, frozen=True, extra="forbid"):
+    """How a source is cut into cells by columns of its documents, and how they are drawn. To the loader a cell is a source, whose
+    name is SOURCE/NAME: crawl/en/science/19. `ShardEntry.cells` says which rows a cell has."""
+
+    axes: tuple[CellAxis, ...]
+    names: tuple[ShortText, ...]  # (num_cells,) "en/science/19": a part for each axis
+    weights: tuple[Count, ...]  # (num_cells,) how the cells divide what is drawn of the source
+    # (num_cells,) exact numbers such as "5/2": how often an epoch of the cell has its rows
+    repeats: tuple[ExactText, ...]
+    # (num_cells,) None: no limit
+    max_epochs: tuple[Annotated[float, Field(gt=0, lt=_MOST_EPOCHS)] | None, ...]
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> Cells:
+        if len({len(self.names), len(self.weights), len(self.repeats), len(self.max_epochs)}) > 1:
+            raise ValueError("expected a name, a weight, repetitions and a limit of epochs for each cell")
+        if len(set(self.names)) < len(self.names):
+            raise ValueError("expected each cell once")
+        return self
+
+    def times(self, run: CellRun) -> int:
+        """How often an epoch of its cell has the rows of a run."""
+        return floor(Fraction(self.repeats[run.cell])) + run.again
+
+
 class SourceEntry(Provenance, frozen=True):
     """What the loader needs of a source, and where it comes from. `weight` is an exact integer share; see `Phase`."""
 
     weight: Count
     max_epochs: Annotated[float, Field(gt=0, lt=_MOST_EPOCHS)] | None = None
     strata: Strata | None = None
+    cells: Cells | None = absent()
 
     def repeats_of(self, group: ShardGroup) -> int:
         """How often an epoch of the source has the rows of a shard."""

@@ -66,8 +66,8 @@ class CellAxis(BaseModel, frozen=True, extra="forbid"):
 
 
 class Cells(BaseModel, frozen=True, extra="forbid"):
-    """How a source is cut into cells by columns of its documents, and how they are drawn. To the loader a cell is a source, whose
-    name is SOURCE/NAME: crawl/en/science/19. `ShardEntry.cells` says which rows a cell has."""
+    """How a source is cut into cells by columns of its documents, and how they are drawn. A cell is a source to the loader,
+    which calls it SOURCE/NAME: crawl/en/science/19. `ShardEntry.cells` says which rows a cell has."""
 
     axes: tuple[CellAxis, ...]
     names: tuple[ShortText, ...]  # (num_cells,) "en/science/19": a part for each axis

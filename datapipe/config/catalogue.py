@@ -24,7 +24,7 @@ from types import ModuleType, NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import xxhash
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
 from datapipe.config import StageUse
@@ -248,6 +248,9 @@ def _type_in_words(annotation: Any) -> str:
         return f"list of {_type_in_words(arguments[0])}"
     if origin is dict:
         return f"mapping to {_type_in_words(arguments[1])}"
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        needed = {name: field.annotation for name, field in annotation.model_fields.items() if field.is_required()}
+        return f"{{{', '.join(f'{name}: {_type_in_words(of)}' for name, of in needed.items())}}}"
     return getattr(annotation, "__name__", str(annotation))
 
 

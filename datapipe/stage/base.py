@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
@@ -160,15 +160,17 @@ class Rule:
     side: Literal["min", "max", "other"] = "other"
     option: str = ""  # the option that holds the limit, for `inspect --sweep STAGE.OPTION`; "" without one
 
-    def failed(self, measured: np.ndarray) -> np.ndarray:
-        """Where `measured` (num_docs,) fails, bool. Raises StageError for side "other"."""
+    def failed(self, measured: np.ndarray, limits: np.ndarray | None = None) -> np.ndarray:
+        """Where `measured` (num_docs,) fails, bool, at the rule's limit or at those of each document. Raises StageError for
+        side "other"."""
         if self.side == "other":
             raise StageError(
                 f"the rule '{self.name}' has no side, so no value passes or fails it. Make the rule with `self.at_least` or "
                 '`self.at_most`, or give it side="min" or side="max"; a stage that decides by itself uses '
                 "`FilterResult.first_failing`"
             )
-        return measured < self.limit if self.side == "min" else measured > self.limit
+        limit = self.limit if limits is None else limits
+        return measured < limit if self.side == "min" else measured > limit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,10 +182,12 @@ class FilterResult:
     rule: np.ndarray
     # (num_docs,) float64, the value that this rule measured; if kept, the filter's score or NaN
     value: np.ndarray
-    # (num_docs,) float64, thresholds that differ by document; None: `Rule.limit` holds for all
+    # (num_docs,) float64, the threshold of this rule where it differs by document; None: `Rule.limit` holds for all
     limit: np.ndarray | None = None
     # per rule of `Filter.rules()` its measured values, (num_docs,) float64 each, for `mode: tag`
     measured: tuple[np.ndarray, ...] = ()
+    # per rule its thresholds, (num_docs,) float64 each, where they differ by document and all are known
+    limits: tuple[np.ndarray, ...] = ()
     # documents that the stage cannot process, by row: what was found, and on a last line the reason by which
     # they are counted. They go to quarantine, whatever the other fields have for them; not beside `findings`.
     failed: Mapping[int, str] = field(default_factory=dict)
@@ -199,29 +203,40 @@ class FilterResult:
         rows[list(self.failed)] = False
         mask = pa.array(rows)
         limit = None if self.limit is None else self.limit[rows]
-        measured, columns = tuple(values[rows] for values in self.measured), self.columns.items()
+        measured, limits = (tuple(values[rows] for values in each) for each in (self.measured, self.limits))
         return FilterResult(
             keep=self.keep[rows],
             rule=self.rule[rows],
             value=self.value[rows],
             limit=limit,
             measured=measured,
-            columns={name: column.filter(mask) for name, column in columns},
+            limits=limits,
+            columns={name: column.filter(mask) for name, column in self.columns.items()},
             findings=None if self.findings is None else _findings_of(self.findings, rows),
         ), rows
 
     @classmethod
     def from_rules(
-        cls, rules: Sequence[Rule], measured: Sequence[np.ndarray], columns: Mapping[str, pa.Array] | None = None
+        cls,
+        rules: Sequence[Rule],
+        measured: Sequence[np.ndarray],
+        columns: Mapping[str, pa.Array] | None = None,
+        limits: Sequence[np.ndarray] = (),
     ) -> FilterResult:
         """The result of `Filter.rules()`, each with a side, by its values, (num_docs,) numbers.
-        They are tried in order: the first rule that a document fails drops it."""
+        They are tried in order: the first rule that a document fails drops it. `limits`: of each rule its thresholds by
+        document, (num_docs,) numbers, where they differ."""
         if len(rules) != len(measured):
             raise StageError(f"from_rules: expected the values of each of {len(rules)} rules, found those of {len(measured)}")
         as_floats = tuple(np.asarray(values, np.float64) for values in measured)
-        failed = [rule.failed(values) for rule, values in zip(rules, as_floats)]
+        of_rules = tuple(np.asarray(values, np.float64) for values in limits)
+        failed = [rule.failed(*each) for rule, *each in zip(rules, as_floats, *([of_rules] if of_rules else []))]
         num_docs = len(as_floats[0]) if as_floats else 0
-        return cls.first_failing(num_docs, list(zip(as_floats, failed)), columns)
+        result = cls.first_failing(num_docs, list(zip(as_floats, failed)), columns)
+        if not of_rules:
+            return result
+        limit = np.stack(of_rules)[np.maximum(result.rule, 0), np.arange(num_docs)]
+        return replace(result, limit=limit, limits=of_rules)
 
     @classmethod
     def first_failing(

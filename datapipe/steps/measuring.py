@@ -118,7 +118,8 @@ class Distributions(Measurement):
         threshold = float(limits[0]) if np.isfinite(limits[0]) else None
         facts = {"option": rule.option, "side": rule.side, "threshold": threshold, "mode": cast(Filter, bound.stage).mode}
         known = self._facts.setdefault(bound.name, {}).setdefault(rule.name, facts)
-        if len(limits) > 1 and (limits[result.rule == index] != known["threshold"]).any():
+        differing = limits if result.limits else limits[result.rule == index] if len(limits) > 1 else limits[:0]
+        if (differing != known["threshold"]).any():
             known["threshold"] = None
         distribution = self._rules[bound.name, rule.name]
         values = np.ascontiguousarray(result.measured[index], np.float64)
@@ -156,12 +157,14 @@ def _together(schema: pa.Schema, parts: Iterable[pa.RecordBatch]) -> pa.RecordBa
 
 
 def _limits(bound: BoundStage, index: int, rule: Rule, result: FilterResult) -> np.ndarray:
-    """The thresholds of a rule, (1,) or (num_docs,) float64. Thresholds that differ by document are
-    known of the documents that the rule drops; others are compared with the rule's own."""
+    """The thresholds of a rule, (1,) or (num_docs,) float64. Where thresholds that differ by document are known only of the
+    documents that the rule drops, others are compared with the rule's own."""
     if rule.name == BELOW_SHARE and bound.cut is not None:
         return np.array([bound.cut.threshold])
     if rule.side == "other" and not rule.option:  # the stage decides by itself, and its limit means nothing
         return np.array([np.nan])
+    if result.limits:
+        return np.ascontiguousarray(result.limits[index], np.float64)
     if result.limit is None:
         return np.array([float(rule.limit)])
     return np.where(result.rule == index, result.limit, rule.limit).astype(np.float64)

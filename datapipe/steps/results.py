@@ -33,8 +33,10 @@ def checked_filter(stage: Filter, batch: DocumentBatch) -> FilterResult:
     _check_array("keep", result.keep, batch.num_docs, "b")
     _check_array("rule", result.rule, batch.num_docs, "iu")
     _check_array("value", result.value, batch.num_docs, "iufb")
-    if result.limit is not None:
-        _check_array("limit", result.limit, batch.num_docs, "iufb")
+    if result.limits and len(result.limits) != len(rules):
+        raise StageError(f"limits: expected an array for each of {len(rules)} rules, found {len(result.limits)}")
+    for limits in (*result.limits, *([] if result.limit is None else [result.limit])):
+        _check_array("limit", limits, batch.num_docs, "iufb")
     dropped = result.rule[~result.keep]
     wrong = dropped[(dropped < 0) | (dropped >= len(rules))]
     if len(wrong):

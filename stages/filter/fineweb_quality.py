@@ -30,8 +30,7 @@ from datapipe.stage import FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.segmentation.lines import lines
 from datapipe.stage.segmentation.raw_lines import raw_lines
-from stages.filter._thresholds.profiles import ProfiledFilter
-from stages.filter._words import words_by
+from stages.filter._thresholds.profiles import LanguageColumn, ProfiledFilter
 
 _PROFILES: dict[str, dict[str, Any]] = {
     "datatrove": {},
@@ -52,8 +51,10 @@ class FinewebQuality(ProfiledFilter):
         "paper: the text of the paper, 0.1, words between white space. fineweb2: 0.1, no rule for short lines, thresholds by "
         "language.",
     )
-    language: str | None = Field(
-        default=None, description="Use FineWeb-2's thresholds for this language (de, or deu_Latn), and profile fineweb2."
+    language: str | LanguageColumn | None = Field(
+        default=None,
+        description="Use FineWeb-2's thresholds for this language (de, or deu_Latn), and profile fineweb2. {column: NAME}: for "
+        "the language of each document, by a column.",
     )
     words: Literal["whitespace", "english", "unicode"] = Field(
         default="english",
@@ -88,7 +89,8 @@ class FinewebQuality(ProfiledFilter):
         units = Units(doc_offsets=trimmed.doc_offsets, hashes=raw.hashes, chars=raw.chars)
         copied = unit_repetition(units, every=False)[:, COPIED_CHARS]
         num_chars, newlines = raw.totals[:, CHARS], raw.totals[:, NEWLINES]
-        words = words_by(batch, self.words)
+        variants = self.variants(batch)
+        words = self.words_of(batch, variants)
         ended_share = ended / np.maximum(num_lines, 1)
         if self.allow_no_ended_lines:
             ended_share = np.where(ended == 0, 1.0, ended_share)
@@ -99,4 +101,4 @@ class FinewebQuality(ProfiledFilter):
             copied / np.maximum(num_chars - newlines, 1),
             newlines / np.maximum(np.diff(words.doc_offsets), 1),
         ]
-        return FilterResult.from_rules(self.rules(), measured)
+        return self.decided(measured, variants)

@@ -19,7 +19,7 @@ in every script that separates words by spaces. `language` takes the thresholds 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field
@@ -32,8 +32,7 @@ from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.segmentation.lines import lines
 from datapipe.stage.segmentation.raw_lines import raw_lines
 from datapipe.stage.segmentation.words import words
-from stages.filter._thresholds.profiles import ProfiledFilter
-from stages.filter._words import words_by
+from stages.filter._thresholds.profiles import LanguageColumn, ProfiledFilter, Variants
 
 _STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 _PROFILES: dict[str, dict[str, Any]] = {
@@ -56,8 +55,10 @@ class GopherQuality(ProfiledFilter):
         "as spaCy tokenizes English, blank lines counted, exact stop words. dclm: the length in words of fastText, `#` and "
         "ellipses added up, repeated stop words counted. Options that are given override the profile.",
     )
-    language: str | None = Field(
-        default=None, description="Settings of FineWeb-2 for this language (de, or deu_Latn), and profile datatrove."
+    language: str | LanguageColumn | None = Field(
+        default=None,
+        description="Settings of FineWeb-2 for this language (de, or deu_Latn), and profile datatrove. {column: NAME}: for the "
+        "language of each document, by a column.",
     )
     words: Literal["whitespace", "english", "unicode"] = Field(
         default="whitespace",
@@ -105,22 +106,24 @@ class GopherQuality(ProfiledFilter):
         ]
 
     def process(self, batch: DocumentBatch) -> FilterResult:
-        rated = words(batch) if self.profile == "dclm" else words_by(batch, self.words)
+        variants = self.variants(batch)
+        rated = words(batch) if self.profile == "dclm" else self.words_of(batch, variants)
         ratings = quality.word_counts(rated).T
         num_words = np.maximum(ratings[quality.NUM_WORDS], 1)
         lengths = ratings[quality.NUM_CONTENT]
         means = ratings[quality.CONTENT_CHARS] / np.maximum(lengths, 1)
         if self.profile == "dclm":
-            lengths, means = self._dclm_lengths(batch), ratings[quality.NUM_CHARS] / num_words
+            lengths, means = self._dclm_lengths(batch, variants), ratings[quality.NUM_CHARS] / num_words
         measured = [lengths, lengths, means, means, *self._symbols(batch, num_words), *self._lines(batch)]
-        return FilterResult.from_rules(
-            self.rules(), [*measured, ratings[quality.NUM_LETTERS] / num_words, self._stop_words(batch, rated)]
-        )
+        letters, stop_words = ratings[quality.NUM_LETTERS] / num_words, self._stop_words(batch, rated, variants)
+        return self.decided([*measured, letters, stop_words], variants)
 
-    def _dclm_lengths(self, batch: DocumentBatch) -> np.ndarray:
-        if self.words == "whitespace":
-            return quality.word_start_counts(*batch.buffers)
-        return quality.word_counts(words_by(batch, self.words)).T[quality.NUM_CONTENT]
+    def _dclm_lengths(self, batch: DocumentBatch, variants: Variants[Self]) -> np.ndarray:
+        is_white = np.array([rule == "whitespace" for rule in variants.values("words")])[variants.rows]
+        starts = quality.word_start_counts(*batch.buffers)
+        if is_white.all():
+            return starts
+        return np.where(is_white, starts, quality.word_counts(self.words_of(batch, variants)).T[quality.NUM_CONTENT])
 
     def _symbols(self, batch: DocumentBatch, num_words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         hashes, ellipses, spaced = quality.symbol_counts(*batch.buffers).T
@@ -138,7 +141,7 @@ class GopherQuality(ProfiledFilter):
             num_lines = totals[:, NEWLINES] + (totals[:, ENDS_BLANK] == 0)
         return bullets / np.maximum(num_lines, 1), trailing / np.maximum(num_lines, 1)
 
-    def _stop_words(self, batch: DocumentBatch, rated: Words) -> np.ndarray:
-        _, data = batch.buffers
-        different, occurrences = quality.stop_word_counts(rated, data, self.stop_words, _MATCHES[self.stop_word_match]).T
+    def _stop_words(self, batch: DocumentBatch, rated: Words, variants: Variants[Self]) -> np.ndarray:
+        lists, compare = variants.values("stop_words"), _MATCHES[self.stop_word_match]
+        different, occurrences = quality.stop_word_counts(rated, batch.buffers[1], lists, variants.rows, compare).T
         return occurrences if self.profile == "dclm" else different

@@ -25,7 +25,7 @@ line ends 154 of 250 of `datatrove` differ: put `normalize.unicode` before.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field
@@ -39,8 +39,7 @@ from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.segmentation.lines import lines
 from datapipe.stage.segmentation.raw_lines import raw_lines
 from datapipe.stage.segmentation.words import words
-from stages.filter._thresholds.profiles import ProfiledFilter
-from stages.filter._words import words_by
+from stages.filter._thresholds.profiles import LanguageColumn, ProfiledFilter, Variants
 
 _PROFILES: dict[str, dict[str, Any]] = {"paper": {}, "dclm": {"words": "unicode"}, "datatrove": {"words": "english"}}
 _OFF = ("max_duplicate_paragraphs", "max_duplicate_paragraph_chars", "max_duplicate_line_chars")
@@ -68,8 +67,10 @@ class GopherRepetition(ProfiledFilter):
         "occurrences of repeated lines and paragraphs. The decisions are datatrove's only behind normalize.unicode, which "
         "replaces CR LF.",
     )
-    language: str | None = Field(
-        default=None, description="Settings of FineWeb-2 for this language (de, or deu_Latn), and profile datatrove."
+    language: str | LanguageColumn | None = Field(
+        default=None,
+        description="Settings of FineWeb-2 for this language (de, or deu_Latn), and profile datatrove. {column: NAME}: for the "
+        "language of each document, by a column.",
     )
     words: Literal["whitespace", "english", "unicode"] = Field(
         default="whitespace",
@@ -99,9 +100,9 @@ class GopherRepetition(ProfiledFilter):
         return [self.at_most(option.removeprefix("max_"), option) for option in limits]
 
     def process(self, batch: DocumentBatch) -> FilterResult:
-        measured = {**self._units(batch), **self._ngrams(batch)}
-        rules = self.rules()
-        return FilterResult.from_rules(rules, [measured[rule.name] for rule in rules])
+        variants = self.variants(batch)
+        measured = {**self._units(batch), **self._ngrams(batch, variants)}
+        return self.decided([measured[rule.name] for rule in self.rules()], variants)
 
     def _units(self, batch: DocumentBatch) -> dict[str, np.ndarray]:
         """Shares of lines and paragraphs, and of characters in them, that are copies: (num_docs,) each."""
@@ -127,8 +128,8 @@ class GopherRepetition(ProfiledFilter):
             return Units(doc_offsets=spans.doc_offsets, hashes=spans.hashes, chars=spans.chars)
         return repetition.paragraphs(units, lines(batch).opens, int(self.profile == "datatrove"))
 
-    def _ngrams(self, batch: DocumentBatch) -> dict[str, np.ndarray]:
-        counted = words_by(batch, self.words)
+    def _ngrams(self, batch: DocumentBatch, variants: Variants[Self]) -> dict[str, np.ndarray]:
+        counted = self.words_of(batch, variants)
         joined = self.profile == "datatrove"
         counts = repetition.ngram_repetition(counted, joined).T
         num_chars = raw_lines(batch).totals[:, CHARS] if joined else quality.word_counts(counted)[:, quality.NUM_CHARS]

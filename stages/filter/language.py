@@ -44,7 +44,7 @@ from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.models.fasttext import CompiledModel, open_model
 from datapipe.stage.models.fasttext_file import read_labels
 from stages.filter._composed import composed_spans
-from stages.filter._thresholds.fineweb2 import SCORES, least_score, names_of
+from stages.filter._thresholds.fineweb2 import TABLE, least_score, names_of
 
 _LOW_SCORE = 2
 _LISTED = 200  # an error lists at most this many languages
@@ -116,7 +116,7 @@ class Language(Filter):
         return self.write or self.top_k > 1
 
     def input_files(self) -> tuple[str, ...]:
-        scores = (str(SCORES),) if self.min_scores == "fineweb-2" else ()
+        scores = (str(TABLE),) if self.min_scores == "fineweb-2" else ()
         return (*scores, *([] if self.model is None else [str(self.model)]))
 
     def rules(self) -> Sequence[Rule]:

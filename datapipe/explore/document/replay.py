@@ -237,7 +237,7 @@ def _values(stage: Filter, result: FilterResult) -> list[dict[str, Any]]:
     rules, failed = stage.rules(), int(result.rule[0])
     if len(result.measured) != len(rules):
         return []
-    limits = [float(rule.limit) for rule in rules]
+    limits = [float(limit[0]) for limit in result.limits] or [float(rule.limit) for rule in rules]
     if result.limit is not None and failed >= 0:
         limits[failed] = float(result.limit[0])
     return [

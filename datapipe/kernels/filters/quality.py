@@ -9,6 +9,7 @@
 A word has content where it is more than punctuation and symbols. All measurements are counts; each profile divides them.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
@@ -66,12 +67,15 @@ def symbol_counts(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
     return out
 
 
-def stop_word_counts(words: Words, data: np.ndarray, stop_words: tuple[str, ...], compare: int) -> np.ndarray:
-    """(num_docs, 2) int64: number of distinct stop words, which are in lower case, and number of words that are stop words."""
-    table = stop_word_table(stop_words, compare != EXACT)
+def stop_word_counts(
+    words: Words, data: np.ndarray, lists: Sequence[tuple[str, ...]], list_of_doc: np.ndarray, compare: int
+) -> np.ndarray:
+    """(num_docs, 2) int64: number of distinct stop words, and number of words that are stop words. `lists`: stop words in lower
+    case, of which document i has those of `lists[list_of_doc[i]]`, (num_docs,) int64."""
+    tables = stop_word_tables(lists, list_of_doc, compare != EXACT)
     out = np.empty((len(words.doc_offsets) - 1, 2), np.int64)
-    seen = np.zeros(len(stop_words), np.int64)
-    count_stop_words(words, data, class_table(), table, compare == STRIPPED, seen, out)
+    seen = np.zeros(max(map(len, lists)), np.int64)
+    count_stop_words(words, data, class_table(), tables, compare == STRIPPED, seen, out)
     return out
 
 
@@ -83,14 +87,26 @@ def line_counts(lines: Lines, data: np.ndarray, bullets: str, spaced: bool) -> n
 
 
 class StopWords(NamedTuple):
+    """Hash tables of lists of stop words, one behind the other: an input of kernels."""
+
     keys: UInt64s  # (num_slots,), 0 where free
-    numbers: Int64s  # (num_slots,), the word of each key
-    longest: int  # bytes of the longest word
+    numbers: Int64s  # (num_slots,), the word of each key, in its list
+    starts: Int64s  # (num_lists + 1,), the first slot of each table
+    longest: Int64s  # (num_lists,), bytes of the longest word
+    list_of_doc: Int64s  # (num_docs,)
 
 
-@lru_cache(maxsize=32)
-def stop_word_table(stop_words: tuple[str, ...], folded: bool) -> StopWords:
-    """The table of stop words in lower case; where `folded`, also of their other forms."""
+def stop_word_tables(lists: Sequence[tuple[str, ...]], list_of_doc: np.ndarray, folded: bool) -> StopWords:
+    """The tables of lists of stop words in lower case; where `folded`, also of their other forms."""
+    tables = [_table_of(stop_words, folded) for stop_words in lists]
+    keys, numbers, longest = zip(*tables)
+    starts = np.cumsum([0, *map(len, keys)])
+    return input_record(StopWords, (np.concatenate(keys), np.concatenate(numbers), starts, np.array(longest), list_of_doc))
+
+
+@lru_cache(maxsize=4096)
+def _table_of(stop_words: tuple[str, ...], folded: bool) -> tuple[np.ndarray, np.ndarray, int]:
+    """The keys and the words of them, (num_slots,) each, and the bytes of the longest word."""
     forms = {word: number for number, word in enumerate(stop_words)}
     if folded:
         for number, word in enumerate(stop_words):
@@ -99,7 +115,7 @@ def stop_word_table(stop_words: tuple[str, ...], folded: bool) -> StopWords:
     keys, slots = table_of([hash_of(word.encode()) for word in forms])
     numbers = np.zeros(len(keys), np.int64)
     numbers[slots] = list(forms.values())
-    return input_record(StopWords, (keys, numbers, max((len(word.encode()) for word in forms), default=0)))
+    return keys, numbers, max((len(word.encode()) for word in forms), default=0)
 
 
 def _forms_of(word: str) -> list[str]:
@@ -185,13 +201,15 @@ def _without_signs(data, start, stop, classes) -> tuple[Any, Any]:
 
 @kernel
 def count_stop_words(
-    words: Words, data: UInt8s, classes: UInt8s, table: StopWords, strip: bool, seen: Int64sOut, out: Int64MatrixOut
+    words: Words, data: UInt8s, classes: UInt8s, tables: StopWords, strip: bool, seen: Int64sOut, out: Int64MatrixOut
 ) -> None:
     """Fills `out` (num_docs, 2); see `stop_word_counts`. `strip`: whether signs around a word are ignored.
-    `seen`: (num_stop_words,) scratch, zeros: the last document, from 1, with each stop word."""
+    `seen`: (words of the longest list,) scratch, zeros: the last document, from 1, with each stop word."""
     doc_offsets, starts, lengths, hashes, _, flags = words
-    keys, numbers, longest = table
     for doc in range(len(doc_offsets) - 1):
+        number = tables.list_of_doc[doc]
+        first_slot, stop_slot, longest = tables.starts[number], tables.starts[number + 1], tables.longest[number]
+        keys, numbers = tables.keys[first_slot:stop_slot], tables.numbers[first_slot:stop_slot]
         num_different, num_words = np.int64(0), np.int64(0)
         for word in range(doc_offsets[doc], doc_offsets[doc + 1]):
             start, size, key = starts[word], np.int64(lengths[word]), hashes[word]

@@ -141,10 +141,12 @@ def count_symbols(case: Case) -> Steps:
 @row(quality.count_stop_words, "folded", variant="folded")
 @row(quality.count_stop_words, "stripped", variant="stripped")
 def count_stop_words(case: Case, compare: str) -> Steps:
-    table, scratch = quality.stop_word_table(_STOP_WORDS, compare != "exact"), np.zeros(len(_STOP_WORDS), np.int64)
-    inputs = [case.words, case.data, class_table(), table, compare == "stripped", scratch]
+    lists, list_of_doc = (_STOP_WORDS, (), _STOP_WORDS[:2]), np.arange(len(case.texts)) % 3
+    tables, scratch = quality.stop_word_tables(lists, list_of_doc, compare != "exact"), np.zeros(len(_STOP_WORDS), np.int64)
+    inputs = [case.words, case.data, class_table(), tables, compare == "stripped", scratch]
     yield inputs, [np.zeros((len(case.texts), 2), np.int64)]
-    yield None, [[filters_oracle.stop_words(own, _STOP_WORDS, compare) for own in _by_document(case, case.words)]]
+    documents = zip(_by_document(case, case.words), list_of_doc)
+    yield None, [[filters_oracle.stop_words(own, lists[number], compare) for own, number in documents]]
 
 
 @row(quality.count_lines, False)

@@ -42,13 +42,15 @@ class LanguageColumn(BaseModel):
     """Filled in: the options that are given, which hold in every language."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Variants(Generic[Profiled]):
     """The filters by whose options the documents of a batch are decided."""
 
     filters: Sequence[Profiled]
     rows: np.ndarray  # (num_docs,) int64, the filter of each document
-    levels: Sequence[str] = ()  # where the language is by document: `LanguageSettings.level` of each filter
+    # where the language is by document: the level of each filter's settings, and its limits, (num_filters, num_rules) float64
+    levels: Sequence[str] = ()
+    limits_of_filters: np.ndarray | None = None
 
     def values(self, option: str) -> list[Any]:
         """The option of each filter."""
@@ -57,9 +59,7 @@ class Variants(Generic[Profiled]):
     @property
     def limits(self) -> list[np.ndarray]:
         """Of each rule the thresholds by document, (num_docs,) float64; none where they are those of the stage."""
-        if not self.levels:
-            return []
-        return list(np.array([[rule.limit for rule in each.rules()] for each in self.filters], np.float64)[self.rows].T)
+        return [] if self.limits_of_filters is None else list(self.limits_of_filters[self.rows].T)
 
 
 class ProfiledFilter(Filter):
@@ -135,17 +135,19 @@ class ProfiledFilter(Filter):
         numbers = {of: number for number, of in enumerate(different)}
         number_of_label = np.array([numbers[each.level, each.code] for each in settings])
         rows = number_of_label[labels.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
-        filters = [self._variant(each) for each in different.values()]
-        return Variants(filters, rows, [each.level for each in different.values()])
+        filters, limits = zip(*(self._variant(each) for each in different.values()))
+        return Variants(filters, rows, [each.level for each in different.values()], np.array(limits))
 
-    def _variant(self, settings: LanguageSettings) -> Self:
+    def _variant(self, settings: LanguageSettings) -> tuple[Self, list[float]]:
+        """The filter of a language, and the limits of its rules."""
         known, of = self._variants, (settings.level, settings.code)
         if of not in known:
-            known[of] = self._with_settings(settings)
+            variant = self._with_settings(settings)
+            known[of] = variant, [float(rule.limit) for rule in variant.rules()]
         return known[of]
 
     @cached_property
-    def _variants(self) -> dict[tuple[str, str], Self]:
+    def _variants(self) -> dict[tuple[str, str], tuple[Self, list[float]]]:
         return {}
 
     def _with_settings(self, settings: LanguageSettings) -> Self:
@@ -170,7 +172,7 @@ class ProfiledFilter(Filter):
 
 
 def languages_of(batch: DocumentBatch, column: str, asked_by: str) -> pa.DictionaryArray:
-    """The languages of documents, (num_docs,) dictionary of large_string. Raises UserError for a column of another type."""
+    """The languages of documents, (num_docs,) dictionary of text. Raises UserError for a column of another type."""
     labels = batch.column(column, asked_by)
     kind = labels.type.value_type if pa.types.is_dictionary(labels.type) else labels.type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)):
@@ -178,4 +180,4 @@ def languages_of(batch: DocumentBatch, column: str, asked_by: str) -> pa.Diction
             f"{asked_by}: the column '{column}' holds {labels.type}, expected the names of languages as text, such as de or "
             "deu_Latn. Name another column, or label the documents with filter.language: {keep: [], write: true}."
         )
-    return labels.cast(pa.large_string()).dictionary_encode()
+    return labels if pa.types.is_dictionary(labels.type) else labels.cast(kind).dictionary_encode()

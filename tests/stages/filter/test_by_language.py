@@ -103,6 +103,13 @@ def test_words_that_stages_share_follow_the_documents_that_are_left() -> None:
         np.testing.assert_array_equal(result.measured, fresh.measured)
 
 
+def test_a_column_without_any_language_is_decided_by_the_default() -> None:
+    for column in (pa.nulls(2), pa.nulls(2, pa.string()), pa.array([None, None], pa.dictionary(pa.int32(), pa.large_string()))):
+        result = _stage(GopherQuality, **BY_COLUMN).process(batch_of(["a", "b"], language=column))
+        assert result.columns["default_settings"].to_pylist() == [1, 1]
+    assert _stage(GopherQuality, **BY_COLUMN).process(batch_of([], language=pa.nulls(0))).keep.tolist() == []
+
+
 def test_a_column_that_holds_no_names_is_refused() -> None:
     batch = batch_of(["a"], language=pa.array([3]))
     with pytest.raises(UserError, match=r"filter.gopher_quality \(language\): the column 'language' holds int64"):

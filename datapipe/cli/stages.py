@@ -126,7 +126,13 @@ def mixture_schema() -> dict[str, Any]:
         },
     ]
     renamed = {"type": "string", "description": "Name of this use in reports and reasons. Default: the stage's name."}
-    choices += _with_options(definitions, "", {name: stage_class(name) for name in stage_names()}, {"as": renamed})
+    when = {
+        "type": "object",
+        "minProperties": 1,
+        "description": "The documents that the stage sees, by column: {language: [ja, zh]}, {quality: '>= 3'}. Default: all.",
+    }
+    every = {name: stage_class(name) for name in stage_names()}
+    choices += _with_options(definitions, "", every, {"as": renamed, "when": when})
     definitions["StageEntry"] = {"anyOf": choices}
     stage_list = {"type": "array", "items": {"$ref": "#/$defs/StageEntry"}}
     kinds = {"then": {"$ref": "#/$defs/SnapshotSource"}, "else": {"$ref": "#/$defs/Source"}}

@@ -2,6 +2,7 @@
 
     - dedup.exact                                              StageUse("dedup.exact", alias "dedup.exact", {})
     - filter.language: {keep: [en], as: english}               StageUse("filter.language", alias "english", {keep: [en]})
+    - dedup.exact: {when: {language: [ja, zh]}}                StageUse("dedup.exact", when {language: [ja, zh]})
     - my_company.clean:DropBoilerplate: {min_lines: 3}         any installed class
 
 The `format` of a source is written in the same way: `csv`, or `csv: {delimiter: ";"}`.
@@ -16,6 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Wi
 
 from datapipe.config.fields import Record, as_tuple
 from datapipe.config.problems import ProblemsError, described
+from datapipe.stage.when import When
 
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 """Valid names of sources and of `as:`. They become folder names and parts of reasons."""
@@ -30,20 +32,26 @@ class StageUse(Record):
 
     name: str = Field(description="Path of the module in stages/, or package.module:NAME for a class or function of your own.")
     alias: str = Field(description="Name of this use in reports and reasons: its `as:` name, or the stage's name.")
-    options: dict[str, Any] = Field(default_factory=dict, description="The stage's options as written, without `as`.")
+    options: dict[str, Any] = Field(default_factory=dict, description="The stage's options as written, without these two.")
+    when: dict[str, Any] = Field(default_factory=dict, description="The documents that the stage sees, by column; empty: all.")
     where: str = Field(default="", exclude=True, repr=False, description="File, line and path, for error messages.")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StageUse):
             return NotImplemented
-        return (self.name, self.alias, self.options) == (other.name, other.alias, other.options)
+        return (self.name, self.alias, self.options, self.when) == (other.name, other.alias, other.options, other.when)
 
     def __hash__(self) -> int:
         return hash((self.name, self.alias))
 
     def to_data(self) -> str | dict[str, Any]:
-        renamed = {"as": self.alias} if self.alias != self.name else {}
-        return {self.name: {**self.options, **renamed}} if self.options or renamed else self.name
+        written = self.written()
+        return {self.name: written} if written else self.name
+
+    def written(self) -> dict[str, Any]:
+        """What a mixture writes below the name of the stage."""
+        conditions = {"when": self.when} if self.when else {}
+        return {**self.options, **conditions, **({"as": self.alias} if self.alias != self.name else {})}
 
 
 def parse_stage(entry: Any) -> StageUse:
@@ -60,7 +68,13 @@ def parse_stage(entry: Any) -> StageUse:
     if not isinstance(alias, str) or not (alias == name or re.fullmatch(NAME_PATTERN, alias)):
         expected = "expected a name of letters, digits, '_', '.' and '-' that begins with a letter or digit"
         raise ProblemsError([((name, "as"), f"found {described(alias)}, {expected}")])
-    return StageUse(name=name, alias=alias, options=options)
+    when = options.pop("when", None)
+    if when is not None:
+        try:
+            When.of(when)
+        except ValueError as error:
+            raise ProblemsError([((name, "when"), str(error))]) from error
+    return StageUse(name=name, alias=alias, options=options, when=when or {})
 
 
 def parse_format(entry: Any) -> StageUse:

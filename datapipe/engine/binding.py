@@ -21,6 +21,7 @@ from datapipe.records.names import REPORT
 from datapipe.records.option_files import OptionFile, paths_in, planned_file
 from datapipe.stage.base import Filter, Stage
 from datapipe.stage.global_stage import Global
+from datapipe.stage.when import When
 from datapipe.steps.cut import Cut
 from datapipe.steps.pipeline import BoundStage
 from datapipe.storage.outages import input_error
@@ -31,9 +32,11 @@ def bind(use: StageUse) -> BoundStage:
     """A stage of the mixture with its options checked and its digest computed."""
     stage, local = catalogue.stage_and_options(use)
     files = _files(stage, use.alias, local.origins)
+    _check_when(use, stage)
 
     def digest(unseen: Collection[str]) -> str:
-        return stage_digest(stage, use.alias, unseen, files)
+        whole = stage_digest(stage, use.alias, unseen, files)
+        return _digest_of([whole, use.when]) if use.when else whole
 
     return BoundStage(
         name=use.alias,
@@ -42,7 +45,18 @@ def bind(use: StageUse) -> BoundStage:
         emit_digest=digest(stage.unseen_by_emit()) if isinstance(stage, Global) else "",
         libraries=catalogue.libraries_of(stage),
         files=files,
+        when=When.of(use.when) if use.when else None,
     )
+
+
+def _check_when(use: StageUse, stage: Stage) -> None:
+    """Raises UserError where a stage makes the documents that others see, and `when` would leave some of them out."""
+    makes = (isinstance(stage, Filter) and stage.extracts) or (isinstance(stage, Global) and stage.makes_contents)
+    if use.when and (makes or stage.takes_json):
+        raise UserError(
+            f"{use.where}.{use.name}: when: the stage makes the texts of all documents, and those outside of `when` would have "
+            f"none. Leave `when` out here, and give it to the stages that follow, or make a source of these documents."
+        )
 
 
 def _files(stage: Stage, name: str, origins: Mapping[Path, str]) -> tuple[OptionFile, ...]:
@@ -67,7 +81,10 @@ def stage_digest(stage: Stage, name: str, unseen: Collection[str] = (), files: S
     if (earlier := _threshold_root(stage)) is not None:
         contents += _thresholds_digest(_report_of(earlier, name))
     options = _canonical(stage.model_dump(mode="python", exclude=set(unseen)), {path: every[path].origin for path in every})
-    parts = [catalogue.code_digest(stage), options, contents]
+    return _digest_of([catalogue.code_digest(stage), options, contents])
+
+
+def _digest_of(parts: Sequence[Any]) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 

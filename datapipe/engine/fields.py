@@ -205,6 +205,8 @@ def deciding_columns(mixture: Mixture, name: str, stages: Sequence[BoundStage]) 
             (needed if column in kept else absent).setdefault(column, asked_by)
 
     for bound in stages:
+        for column in bound.when.columns if bound.when is not None else ():
+            ask(column, f"{bound.name} (when)")
         for column, option in bound.stage.columns_read().items():
             ask(column, f"{bound.name} ({option})")
         more = _written_by(bound)

@@ -93,7 +93,7 @@ def swept(output: Inspector, rule: RuleOf) -> dict[str, Any]:
 
 def _line(use: StageUse, options: Mapping[str, Any], last: str = "") -> str:
     listed = [f"{name}: {json.dumps(value, ensure_ascii=False, default=str)}" for name, value in options.items()]
-    listed += [f"as: {use.alias}"] if use.alias != use.name else []
+    listed += [f"{name}: {json.dumps(value)}" for name, value in use.written().items() if name not in use.options]
     return masked(f"- {use.name}: {{{', '.join([*listed, *([last] if last else [])])}}}")
 
 

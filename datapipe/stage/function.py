@@ -56,7 +56,7 @@ _NOT_SHOWN = frozenset(OWN_COLUMNS) - {"id", "text"}
 _NOT_DECLARED = frozenset(OWN_COLUMNS) - {SEGMENTS}
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-_RESERVED = ("as", "mode", "function")
+_RESERVED = ("as", "when", "mode", "function")
 _EXPECTED = "True or False, a text, or a dict of columns"
 
 

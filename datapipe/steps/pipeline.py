@@ -20,6 +20,7 @@ from datapipe.errors import UserError
 from datapipe.records.option_files import OptionFile
 from datapipe.stage.base import Filter, KeptShare, Map
 from datapipe.stage.global_stage import Global
+from datapipe.stage.when import When
 from datapipe.steps.cut import Cut
 
 
@@ -34,6 +35,7 @@ class BoundStage:
     libraries: tuple[str, ...] = ()  # whose versions decide what it does
     cut: Cut | None = None  # of a filter that keeps a share, once it is known
     files: tuple[OptionFile, ...] = ()  # that its options name, on the machine that planned
+    when: When | None = None  # the documents that it sees; None: all
 
     @property
     def share(self) -> KeptShare | None:

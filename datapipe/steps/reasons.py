@@ -209,7 +209,7 @@ def _list_changes(before: Mapping[str, StageUse], now: Mapping[str, StageUse]) -
 
 
 def _use_text(use: StageUse) -> str:
-    options = ", ".join(f"{key}: {_value_text(value)}" for key, value in use.options.items())
+    options = ", ".join(f"{key}: {_value_text(value)}" for key, value in _conditional(use).items())
     options = f"{options[:_OPTIONS_CHARS]}…" if len(options) > _OPTIONS_CHARS else options
     kind = f" ({use.name})" if use.alias != use.name else ""
     return f"{use.alias}{kind}{f' {{{options}}}' if options else ''}"
@@ -235,15 +235,21 @@ def use_changes(before: StageUse, now: StageUse) -> list[str]:
     """How two uses of a name differ: ["filter.length.min_chars 20 → 30"]. An option that one does not give has its default."""
     if before.name != now.name:
         return [f"{now.alias}: {before.name} → {now.name}"]
-    if before.options == now.options:
+    given = [_conditional(use) for use in (before, now)]
+    if given[0] == given[1]:
         return []
-    old, new = _all_options(before), _all_options(now)
-    differing = {key for key in before.options | now.options if key not in old or key not in new or old[key] != new[key]}
+    old, new = (dict(_all_options(use)) | ({"when": use.when} if use.when else {}) for use in (before, now))
+    differing = {key for key in given[0] | given[1] if key not in old or key not in new or old[key] != new[key]}
     shown = [
-        flat({key: value for key, value in (every | use.options).items() if key in differing}, now.alias)
-        for every, use in ((dict(old), before), (dict(new), now))
+        flat({key: value for key, value in (every | own).items() if key in differing}, now.alias)
+        for every, own in zip((old, new), given)
     ]
     return value_changes(shown[0], shown[1], [now.alias])
+
+
+def _conditional(use: StageUse) -> dict[str, Any]:
+    """The options of a use, and its `when`."""
+    return {name: value for name, value in use.written().items() if name != "as"}
 
 
 def _all_options(use: StageUse) -> Mapping[str, Any]:

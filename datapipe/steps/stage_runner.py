@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from datapipe.columns import byte_slices, compute, text_lengths
+from datapipe.columns import byte_slices, compute, numbers, text_lengths
 from datapipe.exchange.files import TableWriters
 from datapipe.metrics import TaskMetrics
 from datapipe.rng import seed_for
@@ -22,6 +22,7 @@ from datapipe.stage.base import Filter, FilterResult, Map, Stage
 from datapipe.stage.documents import BASE_FIELDS, TARGET_BATCH_BYTES, DocumentBatch
 from datapipe.stage.global_stage import Global
 from datapipe.stage.segments import SEGMENTS
+from datapipe.stage.when import OUTSIDE_WHEN, When, rejoined
 from datapipe.steps.decisions import Drops
 from datapipe.steps.edited_segments import after_edit
 from datapipe.steps.guard import Failed, Guard, RetryHints
@@ -43,6 +44,24 @@ class StageRunner:
     _new_columns: dict[str, NewColumns] = field(default_factory=dict)
 
     def run(self, bound: BoundStage, batch: DocumentBatch) -> DocumentBatch:
+        """The documents that a stage leaves. It sees those of its `when`; others pass it unchanged."""
+        if bound.when is None:
+            return self._run(bound, batch)
+        rows = self._seen(bound, bound.when, batch)
+        if rows.all():
+            return self._run(bound, batch)
+        left = self._run(bound, batch.filter(rows))
+        if not left.num_docs:  # an empty batch tells which columns there are
+            left = self._run(bound, batch.slice(0, 0))
+        return rejoined(batch, rows, left, bound.name)
+
+    def _seen(self, bound: BoundStage, when: When, batch: DocumentBatch) -> np.ndarray:
+        """The documents that a stage sees, (num_docs,) bool. The others are counted."""
+        rows = when.rows(batch, bound.name)
+        self.metrics.document_counts.counts[f"{bound.name}:{OUTSIDE_WHEN}"] += int((~rows).sum())
+        return rows
+
+    def _run(self, bound: BoundStage, batch: DocumentBatch) -> DocumentBatch:
         stage, name = bound.stage, bound.name
         assert isinstance(stage, Filter | Map)
         columns = self._new_columns.setdefault(name, NewColumns())
@@ -65,7 +84,15 @@ class StageRunner:
         return _joined(kept, batch)
 
     def apply_cut(self, bound: BoundStage, batch: DocumentBatch) -> DocumentBatch:
-        """The documents, scored before, that a cut keeps, or all with its tags."""
+        """The documents, scored before, that a cut keeps, or all with its tags. Documents without a score pass."""
+        column = score_column(bound.name)
+        rows = numbers(batch.record.column(column).is_valid())
+        if rows.all():
+            return self._apply_cut(bound, batch)
+        left = self._apply_cut(bound, batch.filter(rows))
+        return rejoined(batch, rows, left, bound.name)
+
+    def _apply_cut(self, bound: BoundStage, batch: DocumentBatch) -> DocumentBatch:
         assert isinstance(bound.stage, Filter)
         with self.metrics.timed(f"{bound.name}: apply", batch.text_bytes, batch.num_docs):
             result = of_scored(bound, self.seed, batch)
@@ -81,19 +108,25 @@ class StageRunner:
         """Writes the rows that a global stage emits, and returns the documents without those that failed."""
         stage = bound.stage
         assert isinstance(stage, Global)
+        rows = None if bound.when is None else self._seen(bound, bound.when, batch)
+        seen = batch if rows is None else batch.filter(rows)
+        if not seen.num_docs:
+            return batch
         salt = np.uint64(seed_for(0, "scope", source) if stage.scope == "source" else 0)
 
         def checked(part: DocumentBatch) -> dict[str, pa.RecordBatch]:
             return checked_tables(stage.emit(part), stage.emits())
 
-        with self._timed(bound.name, batch):
-            batch.make_read_only()
-            parts, failed = self._guard(bound.name, stage, stage.emit).run(checked, batch)
+        with self._timed(bound.name, seen):
+            seen.make_read_only()
+            parts, failed = self._guard(bound.name, stage, stage.emit).run(checked, seen)
             emitted = [_salted(stage, tables, salt) for _, tables in parts]
         with self.metrics.timed(f"{bound.name}: exchange") as work:
             work.bytes = sum(map(writers.add, emitted))
-        self.quarantine.isolate(bound.name, batch, failed)
-        return _joined([part for part, _ in parts], batch) if failed else batch
+        self.quarantine.isolate(bound.name, seen, failed)
+        keep = np.ones(batch.num_docs, np.bool_)
+        keep[(np.arange(batch.num_docs) if rows is None else np.flatnonzero(rows))[list(failed)]] = False
+        return batch.filter(keep)
 
     def _guard(self, name: str, stage: Stage, method: Callable[..., Any]) -> Guard:
         return Guard(name=name, stage=stage, method=method, place_of=self.quarantine.place, hints=self.hints)

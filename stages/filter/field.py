@@ -20,14 +20,13 @@ import pyarrow as pa
 from pydantic import Field as Option
 from pydantic import field_validator
 
-from datapipe import columns
 from datapipe.columns import compute as pc
-from datapipe.errors import UserError
-from datapipe.stage import Filter, FilterResult, Rule, dates
+from datapipe.stage import Filter, FilterResult, Rule
 from datapipe.stage.base import OF_KIND, OTHER_KIND
 from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.field_values import Value, are_listed, flags, limit_of, numbers_of, texts_of
 
-Value = str | int | float | bool
+_NAME = "filter.field"
 
 
 class Field(Filter):
@@ -86,8 +85,8 @@ class Field(Filter):
     @property
     def _limits(self) -> tuple[float, float]:
         """The least and the largest value to keep; dates in seconds since 1970. Raises ValueError for text that is no date."""
-        least = -math.inf if self.min_value is None else _limit_of("min_value", self.min_value)
-        return least, math.inf if self.max_value is None else _limit_of("max_value", self.max_value)
+        least = -math.inf if self.min_value is None else limit_of("min_value", self.min_value)
+        return least, math.inf if self.max_value is None else limit_of("max_value", self.max_value)
 
     @property
     def _by_date(self) -> bool:
@@ -132,103 +131,29 @@ class Field(Filter):
         return "not_a_date" if self._by_date else "not_a_number"
 
     def process(self, batch: DocumentBatch) -> FilterResult:
-        column = batch.column(self.field, "filter.field")
-        values = self._values(column)
-        is_missing = _flags(pc.equal(values, ""))
-        numbers = self._numbers(column, values) if self._has_range else np.zeros(len(values))
+        column = batch.column(self.field, _NAME)
+        values = texts_of(column, self.field, _NAME)
+        is_missing = flags(pc.equal(values, ""))
+        numbers = np.zeros(len(values))
+        if self._has_range:
+            numbers = numbers_of(column, values, self.field, _NAME, by_date=self._by_date)
         is_other = np.isnan(numbers) & ~is_missing
         is_value = ~is_missing & ~is_other  # a document without a value, or with one of another kind, fails that rule alone
         limited = np.where(is_value, numbers, np.nan)  # NaN is neither smaller nor greater than a limit
         measured = {"missing": is_missing, self._other_kind: is_other, "too_small": limited, "too_large": limited}
         if self.keep:
-            measured["not_in_keep"] = is_value & ~self._is_in("keep", column, values)
+            measured["not_in_keep"] = is_value & ~are_listed(column, values, self.keep, self.field, f"{_NAME}: keep")
         if self.drop:
-            measured["in_drop"] = is_value & self._is_in("drop", column, values)
+            measured["in_drop"] = is_value & are_listed(column, values, self.drop, self.field, f"{_NAME}: drop")
         if self.keep_matching:
-            measured["not_matching"] = is_value & ~_flags(pc.match_substring_regex(values, self.keep_matching))
+            measured["not_matching"] = is_value & ~flags(pc.match_substring_regex(values, self.keep_matching))
         if self.drop_matching:
-            measured["matching"] = is_value & _flags(pc.match_substring_regex(values, self.drop_matching))
+            measured["matching"] = is_value & flags(pc.match_substring_regex(values, self.drop_matching))
         rules = self.rules()
         counted = zip(self.counts, (is_missing, is_other, is_value & self._has_range))
-        counts = {name: pa.array(flags.astype(np.int32)) for name, flags in counted}
+        counts = {name: pa.array(each.astype(np.int32)) for name, each in counted}
         return FilterResult.from_rules(rules, [measured[rule.name] for rule in rules], counts)
-
-    def _is_in(self, option: Literal["keep", "drop"], column: pa.Array, values: pa.Array) -> np.ndarray:
-        """Which values are in a list: (num_docs,) bool. Raises UserError for a list without dates over a column of them."""
-        listed = self.keep if option == "keep" else self.drop
-        if not _is_dated(column.type):
-            return _are_listed(values, listed, pa.types.is_floating(column.type))
-        try:
-            wanted = [_limit_of(option, str(value)) for value in listed]
-        except ValueError as error:
-            raise UserError(f"filter.field: the column '{self.field}' holds {column.type}. {error}.") from None
-        return np.isin(_seconds_of(column), wanted)
-
-    def _numbers(self, column: pa.Array, values: pa.Array) -> np.ndarray:
-        """The values as numbers, or as seconds since 1970: (num_docs,) float64, NaN for what is none. Raises UserError."""
-        if self._by_date and not dates.is_dated(column.type):
-            raise UserError(
-                f"filter.field: the column '{self.field}' holds {column.type}, and a limit is a date. Expected dates, times or "
-                f"ISO 8601 text: declare types: {{{self.field}: timestamp}} in the source, or write numbers as limits."
-            )
-        if not self._by_date and _is_dated(column.type):
-            raise UserError(
-                f"filter.field: the column '{self.field}' holds {column.type}, and its limits are numbers. Expected dates, as "
-                f"in min_value: 2024-05-17."
-            )
-        if self._by_date:
-            return _seconds_of(column)
-        kind = column.type
-        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-            return columns.numbers(column.cast(pa.float64(), safe=False).fill_null(math.nan))
-        return columns.numbers_in(values)
-
-    def _values(self, column: pa.Array) -> pa.Array:
-        try:
-            return column.cast(pa.large_string()).fill_null("")
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            raise UserError(
-                f"filter.field: the column '{self.field}' holds {column.type}, expected text, numbers, or true and false. Set "
-                f"`field` to another column."
-            ) from None
-
-
-def _flags(values: pa.Array) -> np.ndarray:
-    return values.to_numpy(zero_copy_only=False).astype(bool)
 
 
 def _shown(limit: float | str | None) -> str:
     return f"{limit:g}" if isinstance(limit, float) else str(limit)
-
-
-def _limit_of(option: str, value: float | str) -> float:
-    if not isinstance(value, str):
-        return value
-    seconds = _seconds_of(pa.array([value], pa.large_string()))[0]
-    if math.isnan(seconds):
-        raise ValueError(
-            f"{option}: '{value}' is no date. Expected one in ISO 8601, such as 2024-05-17 or 2024-05-17T12:00:00Z"
-        )
-    return float(seconds)
-
-
-def _is_dated(kind: pa.DataType) -> bool:
-    return pa.types.is_date(kind) or pa.types.is_timestamp(kind)
-
-
-def _seconds_of(column: pa.Array) -> np.ndarray:
-    """Dates and times in seconds since 1970, (num_docs,) float64; NaN for any other value."""
-    seconds, is_date = dates.seconds(column)
-    whole = (seconds - dates.EPOCH_S).astype(np.float64)
-    if pa.types.is_timestamp(column.type) and column.type.unit != "s":
-        fractions = pc.subsecond(column).fill_null(0)
-        whole += fractions.to_numpy(zero_copy_only=False)
-    return np.where(is_date, whole, np.nan)
-
-
-def _are_listed(values: pa.Array, listed: Sequence[Value], are_floats: bool) -> np.ndarray:
-    texts = [str(value).lower() if isinstance(value, bool) else str(value) for value in listed]
-    if are_floats:  # Arrow writes 1.0 as 1
-        numbers = columns.numbers_in(pa.array(texts, pa.large_string()))
-        texts = pa.array(numbers[~np.isnan(numbers)]).cast(pa.large_string()).to_pylist()
-    return _flags(pc.is_in(values, value_set=pa.array(texts, pa.large_string())))

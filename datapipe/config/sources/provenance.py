@@ -125,7 +125,7 @@ def licensing_problems(
             own = [use for use in stages[name] if use.name == FILTER]
             if own and not any(_keeps_within(use, source.license_field, allowed) for use in own):
                 text = (
-                    f"{FILTER} has options that undo `licenses` ({', '.join(own[0].options)}). Leave them out: its field "
+                    f"{FILTER} has options that undo `licenses` ({', '.join(own[0].written())}). Leave them out: its field "
                     f"and the licences that it allows are those of the source and of `licenses`"
                 )
                 yield ("sources", name), text
@@ -153,7 +153,7 @@ def license_refusal(allowed: Sequence[str], license: str | None) -> str:
 def _keeps_within(use: StageUse, field: str, allowed: Sequence[str]) -> bool:
     """Whether a filter drops every document with a licence that a mixture does not allow."""
     options = use.options
-    if options.get("mode", "drop") != "drop" or options.get("field", field) != field:
+    if use.when or options.get("mode", "drop") != "drop" or options.get("field", field) != field:
         return False
     listed = options.get("allowed", ())
     return not isinstance(listed, list | tuple) or all(is_allowed(named(str(name)), allowed) for name in listed)

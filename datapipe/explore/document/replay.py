@@ -26,6 +26,7 @@ from datapipe.stage.base import Filter, FilterResult, Map, Stage, StageContext
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import CONTENTS
+from datapipe.stage.when import When
 from datapipe.steps.decisions import KeyedRows, cluster_sizes, cuts_of
 from datapipe.steps.results import checked_filter, checked_map, tags_of
 
@@ -100,6 +101,9 @@ class Replayer:
     def _step(self, use: StageUse, row: Mapping[str, Any], replayed: Replayed, decided: bool) -> None:
         stage = self._stage(row["source"], use, writes=decided)
         replayed.batch.make_read_only()
+        if use.when and not When.of(use.when).rows(replayed.batch, use.alias)[0]:
+            replayed.add(use, "kept", "outside of `when`")
+            return
         if isinstance(stage, Filter):
             self._filter(use, stage, row, replayed, decided)
         elif isinstance(stage, Map):

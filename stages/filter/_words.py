@@ -23,6 +23,8 @@ _RULES: dict[WordRule, Callable[[DocumentBatch], Words]] = {
     "unicode": unicode_words,
 }
 
+_NEARLY_ALL = 0.75  # of the bytes
+
 
 def words_by(batch: DocumentBatch, rule: WordRule) -> Words:
     return _RULES[rule](batch)
@@ -58,23 +60,27 @@ class _WordsOfEach:
         return hash(_WordsOfEach)
 
     def __call__(self, batch: DocumentBatch) -> _Found:
-        offsets, rules = batch.buffers[0], list(_RULES)
-        firsts, stops, moved = np.zeros((3, batch.num_docs), np.int64)
-        joined: Words | None = None
-        for number in np.unique(self.numbers):
+        num_bytes, joined = np.bincount(self.numbers, np.diff(batch.buffers[0])), None
+        used = sorted(np.unique(self.numbers).tolist(), key=lambda number: -num_bytes[number])
+        if num_bytes[used[0]] >= _NEARLY_ALL * num_bytes.sum():  # found in all documents: nothing is copied for that
+            joined = words_by(batch, list(_RULES)[used.pop(0)])
+        for number in used:
             is_new = self.numbers == number
             part = batch.filter(is_new)
-            new = words_by(part, rules[number])
-            firsts[is_new], stops[is_new] = new.doc_offsets[:-1], new.doc_offsets[1:]
-            moved[is_new] = offsets[:-1][is_new] - part.buffers[0][:-1]
-            if joined is not None:
-                each = np.arange(batch.num_docs + 1)
-                joined = copied(joined, new, input_record(LineSpans, (each, firsts, stops, moved, is_new)))
-                firsts, stops, moved = joined.doc_offsets[:-1].copy(), joined.doc_offsets[1:].copy(), np.zeros_like(moved)
-            else:
-                joined = new
+            joined = _with_those_of(joined, part, words_by(part, list(_RULES)[number]), is_new, batch)
         assert joined is not None
         return _Found(joined, self.numbers)
+
+
+def _with_those_of(joined: Words | None, part: DocumentBatch, new: Words, is_new: np.ndarray, batch: DocumentBatch) -> Words:
+    """The words of a batch: `joined`, those of some documents, with those of a part of it, `is_new` (num_docs,) bool."""
+    firsts, stops, moved = np.zeros((3, batch.num_docs), np.int64)
+    if joined is not None:
+        firsts, stops = joined.doc_offsets[:-1].copy(), joined.doc_offsets[1:].copy()
+    firsts[is_new], stops[is_new] = new.doc_offsets[:-1], new.doc_offsets[1:]
+    moved[is_new] = batch.buffers[0][:-1][is_new] - part.buffers[0][:-1]
+    spans = input_record(LineSpans, (np.arange(batch.num_docs + 1), firsts, stops, moved, is_new))
+    return copied(new if joined is None else joined, new, spans)
 
 
 def _by_document(find: Callable[[DocumentBatch], _Found], earlier: _Found, origin: Origin, batch: DocumentBatch) -> _Found:

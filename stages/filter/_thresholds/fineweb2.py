@@ -8,7 +8,7 @@
 Source: `configs/<code>.yml` of github.com/huggingface/fineweb-2 (Apache License 2.0) at commit
 d0defb24f193bb9a5a11b8b14524a03c4858e1b6, 1,929 languages, and the short names of languages of datatrove's
 `tokenizer_assignment.csv` (Apache License 2.0) at a649de79c14a550dc90f48a15c025f2dd3fd3b57. `.ci/fineweb2` writes the table.
-Without a file are English, which has the settings of FineWeb, and Turkish.
+English has no file, and here the settings of FineWeb.
 
 The published pipeline (`fineweb-2-pipeline.py`) adds rules that are the same for every language: two stop words, at most 0.1 of
 the characters in duplicate lines, no rule on short lines, and of the repetition rules none on paragraphs and none on characters

@@ -148,6 +148,9 @@ OTHER_KIND, OF_KIND = "other_kind", "of_kind"
 are none."""
 PHONE_REGIONS = ("phone_regions_by_url", "phone_regions_by_language", "phone_regions_by_default")
 """Counts of documents with a candidate for a phone number, by what their regions were chosen by."""
+LANGUAGE_SETTINGS = ("language_settings", "script_settings", "default_settings")
+"""Counts of documents that a filter decides by their language, by whose settings it takes. The run warns where most have the
+default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

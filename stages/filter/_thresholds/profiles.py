@@ -24,11 +24,12 @@ from pydantic.json_schema import SkipJsonSchema
 from datapipe.errors import UserError
 from datapipe.kernels.text.words import Words
 from datapipe.stage import Filter, FilterResult
+from datapipe.stage.base import LANGUAGE_SETTINGS
 from datapipe.stage.documents import DocumentBatch
 from stages.filter._thresholds.fineweb2 import ENGLISH, TABLE, LanguageSettings, language_settings, settings_of
 from stages.filter._words import words_of_each
 
-LEVELS = ("script", "default")
+LEVELS = ("language", "script", "default")
 Profiled = TypeVar("Profiled", bound="ProfiledFilter")
 
 
@@ -115,8 +116,8 @@ class ProfiledFilter(Filter):
 
     @property
     def counts(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Documents whose language has no settings, by what was taken instead: the settings of the script, or the default."""
-        return tuple(f"{level}_settings" for level in LEVELS) if self._column else ()
+        """Documents by whose settings they have: those of the language, of its script, or the default."""
+        return LANGUAGE_SETTINGS if self._column else ()
 
     def columns_read(self) -> Mapping[str, str]:
         return {self._column.column: "language"} if self._column else {}

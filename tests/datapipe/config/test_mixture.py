@@ -242,6 +242,7 @@ def test_documents_with_licences_are_filtered_first_or_where_the_stages_declare(
         ({"allowed": ["MIT", "unknown"]}, True),
         ({"field": "url"}, True),
         ({"mode": "tag"}, True),
+        ({"when": {"url": "a"}}, True),
     ],
 )
 def test_a_filter_in_the_stages_does_not_undo_the_list(options: dict[str, Any], is_refused: bool) -> None:
@@ -251,7 +252,7 @@ def test_a_filter_in_the_stages_does_not_undo_the_list(options: dict[str, Any], 
     if not is_refused:
         mixture({"filter.license": options})
         return
-    with pytest.raises(ValidationError, match=r"filter.license has options that undo `licenses` \((allowed|field|mode)\)"):
+    with pytest.raises(ValidationError, match=r"filter.license has options that undo `licenses` \((allowed|field|mode|when)\)"):
         mixture({"filter.license": options})
     mixture("filter.license", {"filter.license": {**options, "as": "second"}})
 

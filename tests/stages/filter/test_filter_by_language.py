@@ -17,6 +17,7 @@ from stages.filter._thresholds.fineweb2 import TABLE, languages, settings_of
 from stages.filter.fineweb_quality import FinewebQuality
 from stages.filter.gopher_quality import GopherQuality
 from stages.filter.gopher_repetition import GopherRepetition
+from tests.support import corpora, runs
 from tests.support.decisions import opened
 from tests.support.global_stages import batch_of
 
@@ -56,7 +57,7 @@ def test_every_language_in_one_batch_is_decided_as_alone(kind: type[Filter], giv
         alone[rows] = _decisions(stage, stage.process(batch_of([texts[row] for row in rows])))
     np.testing.assert_array_equal(found, alone)
     assert len(set(result.rule.tolist())) > 3
-    assert not any(column.to_numpy().any() for column in result.columns.values())  # each has settings of its own
+    assert result.columns["language_settings"].to_numpy().all()  # each has settings of its own
 
 
 def test_languages_without_settings_have_those_of_their_script_and_others_the_default_and_both_are_counted() -> None:
@@ -71,6 +72,7 @@ def test_languages_without_settings_have_those_of_their_script_and_others_the_de
         result = _stage(kind, **BY_COLUMN).process(batch_of(["a text"] * len(labels), language=column))
         counts = {name: counted.to_pylist() for name, counted in result.columns.items()}
         assert counts == {
+            "language_settings": [1, 1, 1, 0, 0, 0, 0, 0, 1],
             "script_settings": [0, 0, 0, 1, 1, 0, 0, 0, 0],
             "default_settings": [0, 0, 0, 0, 0, 1, 1, 1, 0],
         }
@@ -108,6 +110,25 @@ def test_a_column_without_any_language_is_decided_by_the_default() -> None:
         result = _stage(GopherQuality, **BY_COLUMN).process(batch_of(["a", "b"], language=column))
         assert result.columns["default_settings"].to_pylist() == [1, 1]
     assert _stage(GopherQuality, **BY_COLUMN).process(batch_of([], language=pa.nulls(0))).keep.tolist() == []
+
+
+def _run(folder: Path, rows: list[dict[str, Any]], keep: str, before: str = "") -> runs.Finished:
+    corpora.write_jsonl(folder / "a.jsonl", rows)
+    stages = f"stages:\n{before}  - filter.gopher_quality: {{language: {{column: language}}, min_words: 0}}\n"
+    path = runs.write_mixture(folder, f"  web: {{path: {folder}/a.jsonl{keep}}}", stages, "tokenizer: none")
+    return runs.run_mixture(path, make_engine=runs.InProcess)
+
+
+@pytest.mark.medium
+def test_a_column_of_other_names_is_warned_of_and_one_that_nothing_writes_ends_the_run_at_its_start(tmp_path: Path) -> None:
+    rows = [{"text": "der Wert und das Wort von einem", "language": language} for language in ("German", "German", None, "de")]
+    [warning] = [each for each in _run(tmp_path, rows, ", keep: [language]").warnings if each.kind == "unknown_languages"]
+    assert "filter.gopher_quality: 3 of 4 documents have no language in the column 'language'" in warning.text
+    label = "  - filter.language: {keep: [], top_k: 2}\n"
+    assert not any(each.kind == "unknown_languages" for each in _run(tmp_path / "labelled", rows, "", label).warnings)
+    unwritten = label.replace("[], top_k: 2", '["*"]')
+    with pytest.raises(UserError, match=r"filter.gopher_quality \(language\): documents have no column 'language'"):
+        _run(tmp_path / "unlabelled", rows, "", unwritten)
 
 
 def test_a_column_that_holds_no_names_is_refused() -> None:

@@ -79,7 +79,14 @@ def test_a_condition_is_written_back_and_enters_the_digest() -> None:
     assert len({bind(use).digest for use in uses}) == 3
 
 
-SEEN, TAIL = ("ja", "zh"), "tokenizer: none\nexecution: {split_bytes: 8KiB, bucket_bytes: 16KiB}\n"
+def halves(record: Row) -> Row:
+    """Fails for every seventh document."""
+    return {"halves": record["rank"] // (record["rank"] % 7 and 2)}
+
+
+halves.columns = {"halves": int}  # type: ignore[attr-defined]
+
+SEEN, TAIL = ("ja", "zh"), "max_quarantined: 20%\ntokenizer: none\nexecution: {split_bytes: 8KiB, bucket_bytes: 16KiB}\n"
 
 
 def _documents() -> list[Row]:
@@ -114,6 +121,7 @@ STAGES: dict[str, Row] = {
     "normalize.unicode": {},
     "filter.language": {"keep": [], "write": True, "mode": "tag"},
     "tests.support.function_stages:scores": {},
+    f"{__name__}:halves": {},
     "tests.support.ranked_stages:ByScore": {"keep_share": "1/3"},
     "dedup.exact": {"size_column": "copies"},
     "dedup.substring": {"length": 8},
@@ -130,7 +138,8 @@ def test_a_stage_decides_about_the_documents_that_it_sees_as_if_there_were_no_ot
     new = alone[0].keys() - rows[0].keys()
     passed = [{**row, **{column: NOT_SEEN.get(column) for column in new}} for row in others]
     assert left == sorted([*alone, *passed], key=lambda row: row["rank"])
-    assert counts["documents"]["dropped"] == counts_alone["documents"]["dropped"]
+    for fate in ("dropped", "quarantined"):
+        assert counts["documents"][fate] == counts_alone["documents"][fate]
     assert counts["documents"]["read"] == 600
     assert counts["counts"]["some:outside_when"] == len(others)
 

@@ -184,3 +184,14 @@ def test_page_is_shown_with_the_text_and_the_columns_that_the_filter_judged(tmp_
     assert "<" not in other["text"] + short["text"]
     assert (other["columns"]["url"], other["columns"]["language"]) == ("http://e.org/1", "de")
     assert "(as the stage got it)" in printed and "<article>" not in printed
+
+
+@pytest.mark.medium
+def test_a_document_outside_of_the_when_of_a_stage_passes_it_in_its_path(tmp_path: Path) -> None:
+    corpora.write_jsonl(tmp_path / "a.jsonl", [{"text": "too short", "kind": kind} for kind in ("page", "title")])
+    stages = "stages: [filter.length: {min_words: 20, when: {kind: page}}]"
+    finish(runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/a.jsonl, keep: [kind]}}", stages, "tokenizer: none"))
+    opened = browsed.browse(tmp_path / "out")
+    paths = [opened.get("document", row["key"])["path"] for row in opened.listed(fate="kept")]
+    steps = [[(step["step"], step["outcome"], step["detail"]) for step in path] for path in paths]
+    assert [("filter.length", "kept", "outside of `when`") in path for path in steps] == [True]

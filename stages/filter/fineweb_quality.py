@@ -30,7 +30,7 @@ from datapipe.stage import FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.segmentation.lines import lines
 from datapipe.stage.segmentation.raw_lines import raw_lines
-from stages.filter._thresholds.profiles import LanguageColumn, ProfiledFilter
+from stages.filter._thresholds.by_language import LanguageColumn, LanguageFilter
 
 _PROFILES: dict[str, dict[str, Any]] = {
     "datatrove": {},
@@ -39,7 +39,7 @@ _PROFILES: dict[str, dict[str, Any]] = {
 }
 
 
-class FinewebQuality(ProfiledFilter):
+class FinewebQuality(LanguageFilter):
     """Drops pages whose lines end no sentences, are short, are repeated or have few words, by the rules of FineWeb."""
 
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = _PROFILES

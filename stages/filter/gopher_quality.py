@@ -32,7 +32,7 @@ from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.segmentation.lines import lines
 from datapipe.stage.segmentation.raw_lines import raw_lines
 from datapipe.stage.segmentation.words import words
-from stages.filter._thresholds.profiles import LanguageColumn, ProfiledFilter, Variants
+from stages.filter._thresholds.by_language import LanguageColumn, LanguageFilter, Variants
 
 _STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 _PROFILES: dict[str, dict[str, Any]] = {
@@ -43,7 +43,7 @@ _PROFILES: dict[str, dict[str, Any]] = {
 _MATCHES = {"exact": quality.EXACT, "folded": quality.FOLDED, "stripped": quality.STRIPPED}
 
 
-class GopherQuality(ProfiledFilter):
+class GopherQuality(LanguageFilter):
     """Drops documents that are no running text, by number and length of words, symbols, bullets, ellipses and stop words."""
 
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = _PROFILES

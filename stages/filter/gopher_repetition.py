@@ -39,7 +39,7 @@ from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.segmentation.lines import lines
 from datapipe.stage.segmentation.raw_lines import raw_lines
 from datapipe.stage.segmentation.words import words
-from stages.filter._thresholds.profiles import LanguageColumn, ProfiledFilter, Variants
+from stages.filter._thresholds.by_language import LanguageColumn, LanguageFilter, Variants
 
 _PROFILES: dict[str, dict[str, Any]] = {"paper": {}, "dclm": {"words": "unicode"}, "datatrove": {"words": "english"}}
 _OFF = ("max_duplicate_paragraphs", "max_duplicate_paragraph_chars", "max_duplicate_line_chars")
@@ -54,7 +54,7 @@ def _chars_in(default: float, ngram: str) -> float:
     return _share(default, f"characters in {ngram}")
 
 
-class GopherRepetition(ProfiledFilter):
+class GopherRepetition(LanguageFilter):
     """Drops documents with too many repeated lines, paragraphs or word n-grams, by the rules of Gopher."""
 
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = _PROFILES

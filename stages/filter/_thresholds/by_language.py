@@ -72,11 +72,13 @@ class LanguageFilter(ProfiledFilter):
     @classmethod
     def _completed(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         language, profile = given.get("language"), given.get("profile")
-        if isinstance(language, dict):
+        if isinstance(language, dict) and "column" in language:
             fixed = {"given": tuple(sorted(given.keys() - {"language", "mode"}))}
             return {**cls._options_of(settings_of(None), profile), **given, "language": fixed | language}
-        if not isinstance(language, str):
+        if language is None:
             return super()._completed(given)
+        if not isinstance(language, str):
+            raise ValueError(f"language: found {language!r}, expected a language such as de, or {{column: NAME}}")
         try:
             return {**cls._options_of(language_settings(language), profile), **given}
         except UserError as error:

@@ -105,6 +105,12 @@ def test_words_that_stages_share_follow_the_documents_that_are_left() -> None:
         np.testing.assert_array_equal(result.measured, fresh.measured)
 
 
+@pytest.mark.parametrize("language", [5, {}, {"colum": "language"}, ["de"]])
+def test_what_is_neither_a_language_nor_a_column_is_refused(language: Any) -> None:
+    with pytest.raises(ValueError, match=r"language: found .*, expected a language such as de, or \{column: NAME\}"):
+        GopherQuality.model_validate({"language": language})
+
+
 def test_a_column_without_any_language_is_decided_by_the_default() -> None:
     for column in (pa.nulls(2), pa.nulls(2, pa.string()), pa.array([None, None], pa.dictionary(pa.int32(), pa.large_string()))):
         result = _stage(GopherQuality, **BY_COLUMN).process(batch_of(["a", "b"], language=column))

@@ -12,15 +12,24 @@ from datapipe.kernels.text.line_spans import LineSpans, copied, spans_of_documen
 from datapipe.kernels.text.words import Words
 from datapipe.kernels.types import input_record
 from datapipe.stage.documents import DocumentBatch, Following, Origin
+from datapipe.stage.segmentation.dictionary_words import dictionary_words
 from datapipe.stage.segmentation.english_words import english_words
 from datapipe.stage.segmentation.unicode_words import unicode_words
 from datapipe.stage.segmentation.words import words
 
-WordRule = Literal["whitespace", "english", "unicode"]
+WordRule = Literal["whitespace", "english", "unicode", "dictionary"]
+WHAT_WORDS_ARE = (
+    "What a word is. whitespace: text between white space. english: as spaCy tokenizes English. unicode: words of Unicode, "
+    "without signs; each Han, Hiragana or Thai letter by itself. dictionary: as english, and Chinese, Japanese, Thai, Khmer, "
+    "Lao, Burmese and Tibetan by ICU's dictionaries (`pip install 'datapipe[words]'`). "
+)
+"""The description of options `words`, without the defaults."""
+
 _RULES: dict[WordRule, Callable[[DocumentBatch], Words]] = {
     "whitespace": words,
     "english": english_words,
     "unicode": unicode_words,
+    "dictionary": dictionary_words,
 }
 
 _NEARLY_ALL = 0.75  # of the bytes

@@ -31,6 +31,7 @@ from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.segmentation.lines import lines
 from datapipe.stage.segmentation.raw_lines import raw_lines
 from stages.filter._thresholds.by_language import LanguageColumn, LanguageFilter
+from stages.filter._words import WHAT_WORDS_ARE, WordRule
 
 _PROFILES: dict[str, dict[str, Any]] = {
     "datatrove": {},
@@ -56,10 +57,9 @@ class FinewebQuality(LanguageFilter):
         description="Use FineWeb-2's thresholds for this language (de, or deu_Latn), and profile fineweb2. {column: NAME}: for "
         "the language of each document, by a column.",
     )
-    words: Literal["whitespace", "english", "unicode"] = Field(
+    words: WordRule = Field(
         default="english",
-        description="What a word is. whitespace: text between white space. english: as spaCy tokenizes English, with signs. "
-        "unicode: words of Unicode, without signs. Default by profile: english, whitespace (paper).",
+        description=WHAT_WORDS_ARE + "Default by profile: english, whitespace (paper); by language: english or dictionary.",
     )
     min_ended_lines: float = Field(default=0.12, ge=0, le=1, description="Least share of lines that end a sentence.")
     allow_no_ended_lines: bool = Field(default=False, description="Let a text without any such line pass the rule.")

@@ -33,6 +33,7 @@ from datapipe.stage.segmentation.lines import lines
 from datapipe.stage.segmentation.raw_lines import raw_lines
 from datapipe.stage.segmentation.words import words
 from stages.filter._thresholds.by_language import LanguageColumn, LanguageFilter, Variants
+from stages.filter._words import WHAT_WORDS_ARE, WordRule
 
 _STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 _PROFILES: dict[str, dict[str, Any]] = {
@@ -60,12 +61,11 @@ class GopherQuality(LanguageFilter):
         description="Settings of FineWeb-2 for this language (de, or deu_Latn), and profile datatrove. {column: NAME}: for the "
         "language of each document, by a column.",
     )
-    words: Literal["whitespace", "english", "unicode"] = Field(
+    words: WordRule = Field(
         default="whitespace",
-        description="What a word is. whitespace: text between white space. english: as spaCy tokenizes English. unicode: words "
-        "of Unicode, without signs; each Han, Hiragana or Thai letter by itself. dclm counts only the length in these words; "
-        "for whitespace it counts words that begin with a letter or a digit. Default by profile: english (datatrove), else "
-        "whitespace.",
+        description=WHAT_WORDS_ARE
+        + "dclm counts only the length in these words; for whitespace it counts words that begin with "
+        "a letter or a digit. Default by profile: english (datatrove), else whitespace; by language: english or dictionary.",
     )
     min_words: int = Field(default=50, ge=0, description="Least words that are more than signs.")
     max_words: int = Field(default=100_000, ge=0, description="Most words that are more than signs.")

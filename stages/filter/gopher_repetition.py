@@ -40,6 +40,7 @@ from datapipe.stage.segmentation.lines import lines
 from datapipe.stage.segmentation.raw_lines import raw_lines
 from datapipe.stage.segmentation.words import words
 from stages.filter._thresholds.by_language import LanguageColumn, LanguageFilter, Variants
+from stages.filter._words import WHAT_WORDS_ARE, WordRule
 
 _PROFILES: dict[str, dict[str, Any]] = {"paper": {}, "dclm": {"words": "unicode"}, "datatrove": {"words": "english"}}
 _OFF = ("max_duplicate_paragraphs", "max_duplicate_paragraph_chars", "max_duplicate_line_chars")
@@ -72,11 +73,11 @@ class GopherRepetition(LanguageFilter):
         description="Settings of FineWeb-2 for this language (de, or deu_Latn), and profile datatrove. {column: NAME}: for the "
         "language of each document, by a column.",
     )
-    words: Literal["whitespace", "english", "unicode"] = Field(
+    words: WordRule = Field(
         default="whitespace",
-        description="What a word is. whitespace: text between white space. english: as spaCy tokenizes English. unicode: words "
-        "of Unicode, without signs; each Han, Hiragana or Thai letter by itself. Default by profile: whitespace (paper), "
-        "english (datatrove), unicode (dclm).",
+        description=WHAT_WORDS_ARE
+        + "Default by profile: whitespace (paper), english (datatrove), unicode (dclm); by language: "
+        "english or dictionary.",
     )
     max_duplicate_lines: float = _share(0.30, "lines that repeat an earlier one")
     max_duplicate_paragraphs: float = _share(0.30, "paragraphs that repeat an earlier one")

@@ -32,7 +32,7 @@ from datapipe.kernels.text.english_signs import (
     unit_hashes,
 )
 from datapipe.kernels.text.unicode_classes import LETTER, decode
-from datapipe.kernels.text.words import SpansOut, Words, find_words, first_spans, room_for_spans
+from datapipe.kernels.text.words import SpansOut, Words, find_words, first_spans, room_for_spans, write_word
 from datapipe.kernels.types import Int64sOut, UInt8s, UInt16s, UInt64s, UInt64sOut, input_record
 
 _LONGEST_WHOLE = contractions.LONGEST_BYTES
@@ -152,7 +152,7 @@ def cut_words(
                     starts[word], lengths[word], hashes[word] = start, stop - 1 - start, key
                     chars[word], flags[word] = stop - 1 - start, LETTER
                     word += 1
-                word = _write_word(data, stop - 1, stop, classes, word, starts, lengths, hashes, chars, flags)
+                word = write_word(data, stop - 1, stop, classes, word, starts, lengths, hashes, chars, flags)
                 if slot >= 0 and _may_be_split(first, word, hashes, pairs):
                     word = _join_split(data, classes, wholes, first, word, starts, lengths, hashes, chars, flags)
                 continue
@@ -183,7 +183,7 @@ def cut_words(
                         slot = _slot_of_bytes(data, start, stop - suffix, keys, sieve) if suffix > 0 else slot
                         prefix = 0 if slot >= 0 else prefix
                     if prefix > 0:
-                        word = _write_word(data, start, start + prefix, classes, word, starts, lengths, hashes, chars, flags)
+                        word = write_word(data, start, start + prefix, classes, word, starts, lengths, hashes, chars, flags)
                         start += prefix
                         if slot >= 0:
                             break
@@ -203,7 +203,7 @@ def cut_words(
                 word = _write_infixes(data, start, stop, classes, signs, word, starts, lengths, hashes, chars, flags)
             while top < len(starts):
                 begin, size = starts[top], lengths[top]
-                word = _write_word(data, begin, begin + size, classes, word, starts, lengths, hashes, chars, flags)
+                word = write_word(data, begin, begin + size, classes, word, starts, lengths, hashes, chars, flags)
                 top += 1
             if _may_be_split(first, word, hashes, pairs):
                 word = _join_split(data, classes, wholes, first, word, starts, lengths, hashes, chars, flags)
@@ -248,7 +248,7 @@ def _write_parts(data, start, slot, sizes, classes, word, starts, lengths, hashe
     for part in range(sizes.shape[1]):
         if sizes[slot, part] == 0:
             break
-        word = _write_word(data, start, start + sizes[slot, part], classes, word, starts, lengths, hashes, chars, flags)
+        word = write_word(data, start, start + sizes[slot, part], classes, word, starts, lengths, hashes, chars, flags)
         start += sizes[slot, part]
     return word
 
@@ -266,26 +266,12 @@ def _write_infixes(data, start, stop, classes, signs, word, starts, lengths, has
                 break
         if cut > 0 and offset > start:
             if offset > begin:
-                word = _write_word(data, begin, offset, classes, word, starts, lengths, hashes, chars, flags)
-            word = _write_word(data, offset, offset + cut, classes, word, starts, lengths, hashes, chars, flags)
+                word = write_word(data, begin, offset, classes, word, starts, lengths, hashes, chars, flags)
+            word = write_word(data, offset, offset + cut, classes, word, starts, lengths, hashes, chars, flags)
             begin = offset + cut
         before = signs[code]
         offset += cut if cut > 0 else size
-    return _write_word(data, begin, stop, classes, word, starts, lengths, hashes, chars, flags) if begin < stop else word
-
-
-@inline
-def _write_word(data, start, stop, classes, word, starts, lengths, hashes, chars, flags) -> Any:
-    """Writes the bytes as word number `word`, and returns the next number."""
-    offset, num_chars, union = start, 0, np.uint8(0)
-    while offset < stop:
-        code, size = decode(data, offset, stop)
-        union |= classes[code]
-        num_chars += 1
-        offset += size
-    starts[word], lengths[word], hashes[word] = start, stop - start, hash_bytes(data, start, stop)
-    chars[word], flags[word] = num_chars, union
-    return word + 1
+    return write_word(data, begin, stop, classes, word, starts, lengths, hashes, chars, flags) if begin < stop else word
 
 
 @inline

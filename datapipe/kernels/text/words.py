@@ -197,6 +197,22 @@ def split_lines(words: Words, data: UInt8s, newlines: int, out: SpansOut) -> int
 
 
 @inline
+def write_word(data, start, stop, classes, word, starts, lengths, hashes, chars, flags) -> Any:
+    """Writes the bytes as word number `word`, and returns the next number."""
+    offset, num_chars, union, hashed = start, 0, np.uint8(0), FNV_BASIS
+    while offset < stop:
+        code, size = decode(data, offset, stop)
+        union |= classes[code]
+        num_chars += 1
+        for index in range(offset, offset + size):
+            hashed = fnv_step(hashed, data[index])
+        offset += size
+    starts[word], lengths[word], hashes[word] = start, stop - start, mix64(hashed)
+    chars[word], flags[word] = num_chars, union
+    return word + 1
+
+
+@inline
 def _joined(hashed, part) -> Any:
     hashed = (hashed ^ part) * MIX_1
     return hashed ^ (hashed >> _HALF)

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from datapipe.errors import UserError
+from datapipe.kernels.text.icu_breaks import LIBRARY
 from datapipe.kernels.text.words import Words
 from datapipe.stage import FilterResult
 from datapipe.stage.base import LANGUAGE_SETTINGS
@@ -104,6 +105,12 @@ class LanguageFilter(ProfiledFilter):
 
     def columns_read(self) -> Mapping[str, str]:
         return {self._column.column: "language"} if self._column else {}
+
+    def libraries_used(self) -> tuple[str, ...]:
+        rule = getattr(self, "words", None)
+        if self._column and rule and "words" not in self._column.given:
+            rule = "dictionary"  # by the languages of the documents
+        return (*self.libraries, LIBRARY) if rule == "dictionary" else self.libraries
 
     def input_files(self) -> tuple[str, ...]:
         return (str(TABLE),) if self._column else ()

@@ -18,8 +18,9 @@ rule off, and so does one of at most 0 for lines that end in punctuation. FineWe
 `top_n_grams`, `dup_n_grams`, `line_punct_thr`, `new_line_ratio`, `min_avg_word_length`, `max_avg_word_length`, and
 `max_non_alpha_words_ratio`, which is the opposite of its name: `min_letter_words`.
 
-The limits on words were measured with a word segmenter for each language. Words separated by white space replace it in most
-languages, but not in cmn, jpn and tha, which write no spaces, and less so in kor, whose stop words are endings inside words.
+The limits on words were measured with a word segmenter for each language. spaCy's English tokenizer replaces it in scripts with
+spaces, less well in kor, whose stop words are endings inside words, and the dictionaries of ICU in scripts without
+(`words: dictionary`). `stages/filter/README.md` has the share of equal decisions.
 """
 
 from collections.abc import Mapping
@@ -45,8 +46,8 @@ _LIMITS = (
 _OFF = {"max_duplicate_lines": 1.0}
 """What a limit of 0 means, where it switches a rule off."""
 
-_WITHOUT_SPACES = ("Hani", "Hans", "Hant", "Jpan", "Thai", "Laoo", "Khmr", "Mymr")
-"""Scripts that separate words by no space: their words are those of Unicode, of others words and signs."""
+_WITHOUT_SPACES = ("Hani", "Hans", "Hant", "Jpan", "Thai", "Laoo", "Khmr", "Mymr", "Tibt")
+"""Scripts that separate words by no space: a dictionary cuts them."""
 
 ENGLISH = "eng_Latn"
 _LEAST_SCORE = 0.3
@@ -168,4 +169,4 @@ def _limits_of(row: _Row) -> dict[str, float]:
 
 
 def _words_of(script: str) -> dict[str, str]:
-    return {"words": "unicode" if script in _WITHOUT_SPACES else "english"}
+    return {"words": "dictionary" if script in _WITHOUT_SPACES else "english"}

@@ -41,6 +41,7 @@ COMPARED_WHOLE = {
     """,
     "loader/order/test_source_order.py": "windows.find_addresses",
     "kernels/text/test_text.py": "sentences.find_ends",
+    "kernels/text/test_spaced_words.py": "icu_breaks.write_breaks spaced_words.cut_at_breaks spaced_words.write_spaces",
     "kernels/tokens/test_permute.py": "permute.feistel permute.shuffle_table",
     "../stages/dedup/test_substring.py": "substring.hash_windows substring.select_grams",
     "tokens/test_packing.py": """

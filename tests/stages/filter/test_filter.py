@@ -328,7 +328,7 @@ def test_gopher_quality_profile_and_language_fill_in_what_is_not_given() -> None
     german = GopherQuality.model_validate({"language": "de", "min_words": 10})
     assert (german.profile, german.words, german.max_mean_word_length, german.min_words) == ("datatrove", "english", 15, 10)
     assert german.stop_words[:3] == ("der", "und", "die")
-    assert GopherQuality.model_validate({"language": "jpn_Jpan"}).words == "unicode"
+    assert GopherQuality.model_validate({"language": "jpn_Jpan"}).words == "dictionary"
     with pytest.raises(ValueError, match="'deu_Latn'"):
         GopherQuality.model_validate({"language": "deu_Latin"})
 

@@ -31,8 +31,10 @@ from datapipe import columns
 from datapipe.columns import is_first
 from datapipe.kernels.decontaminate import search, word_runs
 from datapipe.kernels.decontaminate.coverage import Postings
-from datapipe.kernels.decontaminate.folded_words import WHOLE, words_table
+from datapipe.kernels.decontaminate.folded_words import WHOLE, WordTable, words_table
 from datapipe.kernels.hashing import num_slots_for
+from datapipe.kernels.text.spaced_words import find_spaced_words, spaced_texts
+from datapipe.kernels.text.words import find_words
 from datapipe.kernels.types import input_record
 from stages.decontaminate._evaluation_files import EvaluationSet
 
@@ -71,6 +73,7 @@ class Index:
     sets: tuple[EvaluationSet, ...]
     # (num_items,) int64, the benchmark of each item; items are counted over all benchmarks
     set_of: np.ndarray
+    words: WordTable  # with which texts are read
     table: word_runs.GramTable  # keys of n-grams, tails and questions
     postings: Postings  # the items of each n-gram; of `coverage` the spellings of items
     # item_of, totals: (num_spellings,) int64, of each posting's number the item, and the sum of all weights
@@ -96,11 +99,16 @@ class Rules:
     n: int
     least_words: int
     min_coverage: float | None
+    by_dictionary: bool  # whether a dictionary finds the words of scripts without spaces
+
+    @property
+    def words(self) -> WordTable:
+        return words_table(by_spaces=self.by_dictionary)
 
 
 def build_index(sets: Sequence[EvaluationSet], rules: Rules) -> Index:
     set_of = np.repeat(np.arange(len(sets)), [len(evaluation.items) for evaluation in sets])
-    spelled = _Spelled.of(sets)
+    spelled = _Spelled.of(sets, rules)
     groups = _groups(set_of, spelled)
     grams, item_of = _grams(spelled, rules)
     keys, offsets, members, of_choice = _entries(grams)
@@ -113,6 +121,7 @@ def build_index(sets: Sequence[EvaluationSet], rules: Rules) -> Index:
     return Index(
         sets=tuple(sets),
         set_of=set_of,
+        words=rules.words,
         table=word_runs.gram_table(np.concatenate([keys, *whole_keys])),
         postings=postings,
         item_of=item_of,
@@ -131,14 +140,17 @@ class _Texts:
     runs: word_runs.RunsOut
 
     @classmethod
-    def of(cls, texts: Sequence[str]) -> _Texts:
+    def of(cls, texts: Sequence[str], rules: Rules) -> _Texts:
         clean = [text.encode("utf-8", "replace").decode() for text in texts]
         offsets, data = columns.text_buffers(pa.array(clean, pa.large_string()))
-        runs = word_runs.windows_of(offsets, data, words_table(), WHOLE * search.TAIL_WORDS, word_runs.TAIL)
+        if rules.by_dictionary:
+            found = find_spaced_words(find_words(offsets, data), offsets, data)
+            offsets, data, *_ = spaced_texts(found, offsets, data)
+        runs = word_runs.windows_of(offsets, data, rules.words, WHOLE * search.TAIL_WORDS, word_runs.TAIL)
         return cls(offsets=offsets, data=data, runs=runs)
 
     def grams(self, rules: Rules) -> word_runs.RunsOut:
-        return word_runs.windows_of(self.offsets, self.data, words_table(), WHOLE * rules.n, word_runs.GRAM)
+        return word_runs.windows_of(self.offsets, self.data, rules.words, WHOLE * rules.n, word_runs.GRAM)
 
     def keys(self, kind: np.uint64) -> np.ndarray:
         """The key of all words of each text, (num_texts,) uint64; 0 for texts that are too long for one."""
@@ -160,7 +172,7 @@ class _Spelled:
     choice_items: np.ndarray
 
     @classmethod
-    def of(cls, sets: Sequence[EvaluationSet]) -> _Spelled:
+    def of(cls, sets: Sequence[EvaluationSet], rules: Rules) -> _Spelled:
         items, questions, answers = list[int](), list[str](), list[str]()
         choices, choice_items = list[str](), list[int]()
         everything = (item for evaluation in sets for item in evaluation.items)
@@ -175,10 +187,10 @@ class _Spelled:
                     choice_items.append(number)
         return cls(
             items=np.array(items, np.int64),
-            questions=_Texts.of(questions),
-            answers=_Texts.of(answers),
-            together=_Texts.of([f"{question}\n{answer}" for question, answer in zip(questions, answers)]),
-            choices=_Texts.of(choices),
+            questions=_Texts.of(questions, rules),
+            answers=_Texts.of(answers, rules),
+            together=_Texts.of([f"{question}\n{answer}" for question, answer in zip(questions, answers)], rules),
+            choices=_Texts.of(choices, rules),
             choice_items=np.array(choice_items, np.int64),
         )
 

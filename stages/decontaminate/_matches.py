@@ -10,7 +10,7 @@ import numpy as np
 
 from datapipe.columns import is_first
 from datapipe.kernels.decontaminate import coverage, search
-from datapipe.kernels.decontaminate.folded_words import WHOLE, words_table
+from datapipe.kernels.decontaminate.folded_words import WHOLE
 from stages.decontaminate._index import Index
 
 
@@ -35,7 +35,7 @@ class Findings(NamedTuple):
 
 def find(offsets: np.ndarray, data: np.ndarray, index: Index, n: int, covers: bool) -> tuple[Hits, Findings]:
     """What is found in documents, by n-grams of `n` words; `covers`: whether items are found by the share of their n-grams."""
-    matches = search.matches_of(offsets, data, words_table(), index.table, index.wholes.tails, WHOLE * n)
+    matches = search.matches_of(offsets, data, index.words, index.table, index.wholes.tails, WHOLE * n)
     is_gram = matches.entries < index.num_grams
     hits, wholes = _whole_items(_taken(matches, ~is_gram), offsets, data, index)
     if covers:
@@ -62,7 +62,7 @@ def _whole_items(matches: search.Matches, offsets: np.ndarray, data: np.ndarray,
     wholes = index.wholes
     questions = matches.entries - wholes.first
     rows, members = _expanded(wholes.alone_offsets, questions)
-    pairs = search.pairs_of(matches, questions, offsets, data, words_table(), wholes.answers)
+    pairs = search.pairs_of(matches, questions, offsets, data, index.words, wholes.answers)
     pair_rows, pair_members = _expanded(wholes.pair_offsets, pairs.pairs)
     match = np.concatenate([rows, pairs.matches[pair_rows]])
     stops = np.concatenate([matches.stops[rows], pairs.stops[pair_rows]])

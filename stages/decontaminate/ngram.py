@@ -32,10 +32,13 @@ from pydantic import Field
 from datapipe import columns
 from datapipe.errors import UserError
 from datapipe.kernels.decontaminate import cutting
+from datapipe.kernels.text.icu_breaks import LIBRARY
 from datapipe.kernels.text.replace import replace_spans
+from datapipe.kernels.text.spaced_words import spaced_texts
 from datapipe.stage import Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.findings import FOUND, SearchedList
+from datapipe.stage.segmentation.spaced_words import spaced_words
 from stages.decontaminate import _matches
 from stages.decontaminate._evaluation_files import Benchmark, read_set
 from stages.decontaminate._index import Index, Rules, build_index
@@ -72,10 +75,19 @@ class Ngram(Filter):
         default=8, ge=4, description="Least words of question and answer of a short item. Shorter ones occur by chance."
     )
 
+    words: Literal["characters", "dictionary"] = Field(
+        default="characters",
+        description="What a word is in scripts without spaces. characters: each character, of which two ideographs or four "
+        "others weigh as much as a word. dictionary: the words of ICU's dictionaries (`pip install 'datapipe[words]'`).",
+    )
+
     libraries: ClassVar[tuple[str, ...]] = ("numpy", "pyarrow")
     writes = ("contaminated_by",)
     counts: ClassVar[tuple[str, ...]] = ("cut_documents", "removed_bytes")
     """Documents that were cut and kept, and bytes cut out of them."""
+
+    def libraries_used(self) -> tuple[str, ...]:
+        return (*self.libraries, LIBRARY) if self.words == "dictionary" else self.libraries
 
     def check_options(self) -> None:
         given = self.model_dump()
@@ -126,11 +138,24 @@ class Ngram(Filter):
         if again is not None:
             raise UserError(f"decontaminate.ngram: against: two benchmarks are called '{again}'. Give one another `name`.")
         covers = self.min_coverage if self.profile == "coverage" else None
-        return build_index(sets, Rules(n=self.num_words, least_words=self.min_words, min_coverage=covers))
+        by_dictionary = self.words == "dictionary"
+        return build_index(
+            sets, Rules(n=self.num_words, least_words=self.min_words, min_coverage=covers, by_dictionary=by_dictionary)
+        )
+
+    def _found(self, batch: DocumentBatch) -> tuple[_matches.Hits, _matches.Findings]:
+        covers = self.profile == "coverage"
+        if self.words == "characters":
+            return _matches.find(*batch.buffers, self._index, self.num_words, covers)
+        spaced = spaced_texts(spaced_words(batch), *batch.buffers)
+        hits, findings = _matches.find(spaced.offsets, spaced.data, self._index, self.num_words, covers)
+        before = spaced.positions_before
+        hits = hits._replace(starts=before(hits.starts), stops=before(hits.stops))
+        return hits, findings._replace(starts=before(findings.starts), stops=before(findings.stops))
 
     def process(self, batch: DocumentBatch) -> FilterResult:
-        index, (offsets, data) = self._index, batch.buffers
-        hits, findings = _matches.find(offsets, data, index, self.num_words, self.profile == "coverage")
+        index, offsets = self._index, batch.buffers[0]
+        hits, findings = self._found(batch)
         result = self._cut(batch, hits) if self.profile == "gpt3" else self._dropped(batch, hits, findings)
         if self.mode == "tag":
             tagged = {**result.columns, "contaminated_by": _names(findings, index, batch.num_docs)}

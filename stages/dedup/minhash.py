@@ -15,8 +15,9 @@ nine in ten with `threshold: 0.5`, which takes pages of one site for duplicates.
 
 **N-grams.** A word is a run of letters, marks and digits of any script: "C++" and "C#" are the word "c". Case, the code points
 of an accented letter (canonical caseless matching, Unicode 3.13) and invisible characters are not compared. In scripts without
-spaces, such as Chinese, each character is a word; with `shingle: char` also in all others. At equal `ngram`, character n-grams
-of prose are more alike than word n-grams (SlimPajama uses 13).
+spaces, such as Chinese, each character is a word; with `shingle: char` also in all others, and with `shingle: dictionary`
+words are those of a dictionary, as FineWeb-2 has them. At equal `ngram`, character n-grams of prose are more alike than word
+n-grams (SlimPajama uses 13).
 
 A document of fewer words than one n-gram is compared with documents of the same words, one without
 a letter and a digit with none.
@@ -32,9 +33,12 @@ from pydantic import Field
 
 from datapipe import rng
 from datapipe.kernels.dedup import minhash
+from datapipe.kernels.text.icu_breaks import LIBRARY, icu_version
+from datapipe.kernels.text.spaced_words import spaced_texts
 from datapipe.stage import clusters
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.keep import KeepingOne, survivor_ranks
+from datapipe.stage.segmentation.spaced_words import spaced_words
 from datapipe.stage.tables import DROP_SCHEMA, SIZE_SCHEMA, Bucket, Exchange, key_hash
 from stages.dedup import _verified
 from stages.dedup._banding import best_banding, curve_lines
@@ -68,8 +72,10 @@ class Minhash(KeepingOne):
         default=None, gt=0.0, lt=1.0, description="Similarity from which documents should be found: chooses bands and rows."
     )
     ngram: int = Field(default=5, ge=1, le=64, description="Words (characters) of an n-gram.")
-    shingle: Literal["word", "char"] = Field(
-        default="word", description="word: n-grams of words. char: of the characters of words; slower, as there are more."
+    shingle: minhash.Shingle = Field(
+        default="word",
+        description="word: n-grams of words. char: of the characters of words; slower, as there are more. dictionary: of "
+        "words, in scripts without spaces those of ICU's dictionaries (`pip install 'datapipe[words]'`).",
     )
 
     libraries: ClassVar[tuple[str, ...]] = ("datasketch", "pyarrow")
@@ -96,7 +102,11 @@ class Minhash(KeepingOne):
 
     def row_identity(self, seed: int) -> Mapping[str, Any]:
         bands, rows = self.banding()
-        return {**super().row_identity(seed), "bands": bands, "rows": rows, "threshold": None, "seed": seed}
+        identity = {**super().row_identity(seed), "bands": bands, "rows": rows, "threshold": None, "seed": seed}
+        return identity | ({"icu": icu_version()} if self.shingle == "dictionary" else {})
+
+    def libraries_used(self) -> tuple[str, ...]:
+        return (*self.libraries, LIBRARY) if self.shingle == "dictionary" else self.libraries
 
     @property
     def _num_perm(self) -> int:
@@ -113,15 +123,17 @@ class Minhash(KeepingOne):
         return (*lines, _NEWS_WIRES) if (self.threshold, self.bands, self.rows) == (None, _BANDS, _ROWS) else lines
 
     def shingles(self) -> tuple[int, Literal["word", "char"]]:
-        return self.ngram, self.shingle
+        return self.ngram, "char" if self.shingle == "char" else "word"
 
     def emits(self) -> Mapping[str, pa.Schema]:
         return {"bands": _verified.BANDS, "signatures": _verified.signatures_schema(self._num_perm)}
 
     def emit(self, batch: DocumentBatch) -> Mapping[str, pa.RecordBatch]:
         bands, _ = self.banding()
-        by_character = self.shingle == "char"
-        hashes, documents, signed = minhash.band_rows(*batch.buffers, self._permutations, self.ngram, bands, by_character)
+        offsets, data = batch.buffers
+        if self.shingle == "dictionary":
+            offsets, data, *_ = spaced_texts(spaced_words(batch), offsets, data)
+        hashes, documents, signed = minhash.band_rows(offsets, data, self._permutations, self.ngram, bands, self.shingle)
         matched = [hashes, batch.keys.take(pa.array(documents))]
         with_rows = np.unique(documents)
         own = batch.keys.take(pa.array(with_rows))

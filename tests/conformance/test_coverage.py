@@ -56,6 +56,8 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("filter.fineweb_quality", {"profile": "paper"}),
     ("filter.fineweb_quality", {"language": "zh"}),
     ("dedup.minhash", {"shingle": "char", "threshold": 0.7}),
+    ("dedup.minhash", {"shingle": "dictionary"}),
+    ("decontaminate.ngram", {"against": [ITEMS], "words": "dictionary"}),
     ("dedup.minhash", {"verify": "none"}),
     ("dedup.lines", {"unit": "three_sentences"}),
 ]

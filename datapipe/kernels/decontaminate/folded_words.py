@@ -9,7 +9,8 @@ Turkish capitals; syllables of Hangul become jamo.
 
 In scripts without spaces each character is a word and weighs less than a word of other scripts
 (`WHOLE`): two ideographs, or four letters of Thai, Lao, Khmer, Myanmar, Tibetan or Hiragana, weigh
-as much as one (words of Chinese have 1.5 to 2 characters, of Thai about four).
+as much as one (words of Chinese have 1.5 to 2 characters, of Thai about four). Where a dictionary has put
+spaces between words (`text/spaced_words.py`), the table `by_spaces` takes these as words, each of them `WHOLE`.
 """
 
 import sys
@@ -56,10 +57,10 @@ def folded(character: str) -> str:
     return "".join(_SAME.get(part, part) for part in parts if not combining(part))
 
 
-@lru_cache(maxsize=1)
-def words_table() -> WordTable:
-    """The table, built once per process, in about 0.2 s."""
-    classes, known = word_table(), known_classes()
+@lru_cache(maxsize=2)
+def words_table(by_spaces: bool = False) -> WordTable:
+    """The table, built once per process, in about 0.2 s. `by_spaces`: in no script a character is a word by itself."""
+    classes, known = word_table() & np.uint8(~ALONE & 0xFF if by_spaces else 0xFF), known_classes()
     kinds = _kinds(classes)
     codes, expansions = np.arange(sys.maxunicode + 1, dtype=np.int32), [0, 0]
     codes |= kinds << _KIND_SHIFT

@@ -131,10 +131,12 @@ def visible_folding() -> Folding:
     return _folding(codes, expansions, words=False)
 
 
-@lru_cache(maxsize=1)
-def word_folding() -> Folding:
-    """The tables of words: what ends a word becomes 0, and what is ignored becomes nothing."""
+@lru_cache(maxsize=2)
+def word_folding(by_spaces: bool = False) -> Folding:
+    """The tables of words: what ends a word becomes 0, and what is ignored becomes nothing. `by_spaces`: in no script a
+    character is a word by itself."""
     folding, table = text_folding(), word_table()
+    table = table & np.uint8(~ALONE & 0xFF) if by_spaces else table
     codes, is_one = folding.codes.copy(), folding.codes >= 0
     codes[is_one] = _as_part_of_word(codes[is_one], table)
     codes[table == IGNORED] = _NOTHING

@@ -18,7 +18,7 @@ Shingles are reduced in blocks of 256, two permutations at a time (`least_hashes
 is that of signed numbers.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -40,6 +40,9 @@ from datapipe.kernels.types import (
     room_for,
 )
 from datapipe.rng import GOLDEN
+
+Shingle = Literal["word", "char", "dictionary"]
+"""What n-grams consist of; `dictionary`: of words between spaces, which texts have in every script (`spaced_words.py`)."""
 
 _BLOCK = 256
 _WORD = FNV_BASIS
@@ -75,14 +78,14 @@ def permutations(seed: int, num_perm: int) -> Permutations:
 
 
 def signatures(
-    offsets: np.ndarray, data: np.ndarray, chosen: Permutations, ngram: int, by_character: bool = False
+    offsets: np.ndarray, data: np.ndarray, chosen: Permutations, ngram: int, shingle: Shingle = "word"
 ) -> SignaturesOut:
-    """The signatures of documents; arguments as for `sign`."""
+    """The signatures of documents; other arguments as for `sign`."""
     num_docs = len(offsets) - 1
-    word_offsets, words = fold_texts(offsets, data, word_folding())
+    word_offsets, words = fold_texts(offsets, data, word_folding(by_spaces=shingle == "dictionary"))
     out = room_for(SignaturesOut, num_docs)._replace(signed=np.empty((num_docs, len(chosen.a)), np.uint32))
     read_only = input_record(Permutations, chosen)  # made again, since pickling the stage makes its arrays writable
-    sign(word_offsets, words, read_only, ngram, by_character, out)
+    sign(word_offsets, words, read_only, ngram, shingle == "char", out)
     return out
 
 
@@ -92,14 +95,14 @@ def band_rows(
     chosen: Permutations,
     ngram: int,
     num_bands: int,
-    by_character: bool = False,
+    shingle: Shingle = "word",
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The band rows of documents, hashes and ascending documents, and the signatures of all documents.
 
     A document of at least `ngram` words has `num_bands` rows, in the order of the bands. A shorter one has one row, the
     hash of its words, of which its signature is made: equal short documents have equal signatures.
     """
-    num_words, word_hashes, signed = signatures(offsets, data, chosen, ngram, by_character)
+    num_words, word_hashes, signed = signatures(offsets, data, chosen, ngram, shingle)
     short = num_words < ngram
     signed[short] = (word_hashes[short] & np.uint64(0xFFFFFFFF)).astype(np.uint32)[:, None]
     num_rows = int(np.where(short, num_words > 0, num_bands).sum())

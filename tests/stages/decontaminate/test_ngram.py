@@ -101,15 +101,27 @@ QUESTIONS = {
 ITEMS = [{"id": name, "question": question} for name, question in QUESTIONS.items()] + [SHORT]
 
 
+def test_words_of_a_dictionary_are_found_where_they_stand(stage: Callable[..., Ngram]) -> None:
+    text = f"中文。{QUESTIONS['chinese']}东京x都 {FILLER}{QUESTIONS['thai']}"
+    result = stage(*ITEMS, profile="strict", words="dictionary").process(batch(["日本", text]))
+    assert result.findings is not None
+    rows = result.findings.to_pylist()
+    spans = {row["entry"]: text.encode()[row["start"] : row["stop"]].decode() for row in rows}
+    assert spans == {name: QUESTIONS[name].rstrip("？") for name in ("chinese", "thai")}
+    assert {row["row"] for row in rows} == {1}
+
+
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("profile", ["strict", "coverage"])
-def test_items_are_found_in_every_form_of_their_text(stage: Callable[..., Ngram], form: str, profile: str) -> None:
+@pytest.mark.parametrize(
+    "options", [{"profile": "strict"}, {"profile": "coverage"}, {"profile": "strict", "words": "dictionary"}]
+)
+def test_items_are_found_in_every_form_of_their_text(stage: Callable[..., Ngram], form: str, options: dict[str, str]) -> None:
     names = [str(item["id"]) for item in ITEMS]
     texts = [f"{item['question']} {item.get('answer', '')}" for item in ITEMS]
     if form in ("without punctuation", "spaces for punctuation"):  # vowel signs are no punctuation
         names, texts = zip(*((name, text) for name, text in zip(names, texts) if name not in ("thai", "hindi")))
     documents = [f"{FILLER}{FORMS[form](text)} {FILLER}" for text in texts]
-    assert found_in(stage(*ITEMS, profile=profile), *documents) == [[name] for name in names]
+    assert found_in(stage(*ITEMS, **options), *documents) == [[name] for name in names]
 
 
 # ------------------------------------------------------------------------------------------------ gpt3

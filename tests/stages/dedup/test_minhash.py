@@ -80,6 +80,12 @@ ALL: dict[str, object] = {"min_similarity": 1.0}
         ({"shingle": "char"}, NEAR, {1: 0, 2: 0}),
         ({}, NEAR, {1: 0, 2: 0}),  # each character is a word
         ({"shingle": "char"}, ["日本", "日 本", "本日", "日本語", "日本。"], {1: 0, 4: 0}),
+        ({"shingle": "dictionary"}, NEAR, {1: 0, 2: 0}),
+        (
+            {"shingle": "dictionary"},
+            ["東京都。", "東京 都", "東 京都", "東京x都", "東京Xの", "「東京 Ｘ都」", "東京x。都"],
+            {1: 0, 6: 3},
+        ),
         *((ALL, [text, changed], {1: 0}) for text, changes in SAME.items() for changed in changes),
         (ALL, ["resume a b c d e", "résumé a b c d e"], {}),
         (ALL, ["क का कि की कु कू", "क क क क क क"], {}),

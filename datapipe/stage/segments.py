@@ -16,7 +16,7 @@ segment is learned. An empty list is a plain text. Text never becomes a control 
 Segments stay with their text when stages edit it (`steps/edited_segments.py`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,24 +91,6 @@ def text_and_segments(listed: Any) -> tuple[str, list[dict[str, Any]]]:
     text, starts = _text_and_starts(checked)
     rows = zip(starts, checked)
     return text, [{"start": start, "token": each["token"], "learned": each["learn"]} for start, each in rows]
-
-
-def columns_of(documents: Iterable[Sequence[Mapping[str, Any]]]) -> tuple[pa.Array, pa.Array]:
-    """The texts of documents and their segments, as `text_and_segments`, of segments that are known to be right."""
-    texts, counts = [], [0]
-    starts: list[int] = []
-    tokens: list[str | None] = []
-    learned: list[bool] = []
-    for listed in documents:
-        text, begins = _text_and_starts(listed)
-        texts.append(text)
-        starts += begins
-        tokens += [segment.get("token") for segment in listed]
-        learned += [segment["learn"] for segment in listed]
-        counts.append(len(starts))
-    values = (pa.array(starts, pa.int64()), pa.array(tokens, pa.string()), pa.array(learned, pa.bool_()))
-    of_struct = pa.StructArray.from_arrays(values, fields=list(SEGMENT_TYPE))
-    return pa.array(texts, pa.large_string()), pa.ListArray.from_arrays(pa.array(counts, pa.int32()), of_struct)
 
 
 def _text_and_starts(segments: Sequence[Mapping[str, Any]]) -> tuple[str, list[int]]:

@@ -217,12 +217,10 @@ def with_content(part: ReadBatch, fields: FieldNames) -> ReadBatch:
     bad = dict.fromkeys(np.flatnonzero(~has_first.to_numpy(zero_copy_only=False)).tolist(), lack)
     if bad:  # first, because a join that skips nulls leaves out a row of nulls alone
         part, values = part.without(bad), [texts.filter(has_first) for texts in values]
-    members = [
-        pc.binary_join_element_wise(_json_text(name.rpartition(".")[2]), texts, _COLON)
-        for name, texts in zip(fields.json, values)
-    ]
-    joined_members = pc.binary_join_element_wise(*members, _COMMA, null_handling="skip")
-    return replace(part, content=pc.binary_join_element_wise(_BEGIN, joined_members, _END, _NOTHING))
+    names = [_json_text(name.rpartition(".")[2]) for name in fields.json]
+    others = [pc.binary_join_element_wise(_COMMA, name, _COLON, each, _NOTHING) for name, each in zip(names[1:], values[1:])]
+    others = [pc.fill_null(each, _NOTHING) for each in others]
+    return replace(part, content=pc.binary_join_element_wise(_BEGIN, names[0], _COLON, values[0], *others, _END, _NOTHING))
 
 
 _COLON, _COMMA, _BEGIN, _END, _NOTHING = (pa.scalar(text, pa.large_string()) for text in (":", ",", "{", "}", ""))

@@ -20,17 +20,20 @@ Text never becomes a control token, whatever it spells.
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
+import pyarrow as pa
 from pydantic import Field
 
 from datapipe.errors import UserError, suggest
 from datapipe.stage import Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
-from datapipe.stage.segments import SEGMENTS, columns_of
+from datapipe.stage.segments import SEGMENTS
+from stages.extract._chat.filling import Filling, Form
 from stages.extract._chat.messages import MalformedError, conversation_of
 from stages.extract._chat.order import check_order
+from stages.extract._chat.plain import PlainConversations
 from stages.extract._chat.templates import BUILT_IN, ChatTemplate, TemplateError, built_in
 
 OF_TOKENIZER = "tokenizer"
@@ -129,25 +132,31 @@ class Chat(Filter):
         return tuple(map(_last, self.messages))
 
     def process(self, batch: DocumentBatch) -> FilterResult:
-        made: list[list[dict[str, Any]]] = []
+        plain = PlainConversations.of(batch.texts, self._fields)
+        filling, is_left = Filling(batch.num_docs, plain.offsets, plain.data), np.ones(batch.num_docs, np.bool_)
+        for key, rows in plain.by_form():
+            if (form := self._template.form_of(key, self.learn)) is not None:
+                filling.add(form, rows, plain.firsts[rows])
+                is_left[rows] = False
         failed: dict[int, str] = {}
-        for row, content in enumerate(batch.texts.to_pylist()):
+        left = np.flatnonzero(is_left)
+        for row, content in zip(left.tolist(), batch.texts.take(pa.array(left)).to_pylist()):
             try:
-                made.append(self._rendered(content))
+                form, texts = self._filled(content)
+                filling.add_texts(form, row, texts)
             except MalformedError as error:
                 failed[row] = str(error)
-                made.append([])
-        texts, segments = columns_of(made)
+        texts, segments = filling.columns()
         keep, value = np.ones(batch.num_docs, np.bool_), np.full(batch.num_docs, np.nan)
         rule, columns = np.full(batch.num_docs, -1, np.int16), {"text": texts, SEGMENTS: segments}
         return FilterResult(keep=keep, rule=rule, value=value, failed=failed, columns=columns)
 
-    def _rendered(self, content: str) -> list[dict[str, Any]]:
-        """The segments of a conversation. Raises MalformedError."""
+    def _filled(self, content: str) -> tuple[Form, list[str]]:
+        """The form of a conversation, and the texts for its gaps. Raises MalformedError."""
         messages, tools = conversation_of(content, self._fields, _last(self.tools))
         check_order(messages)
         try:
-            return self._template.render(messages, tools, self.learn)
+            return self._template.filled(messages, tools, self.learn)
         except TemplateError as error:
             raise MalformedError(REFUSED, str(error)) from None
 

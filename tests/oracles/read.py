@@ -151,3 +151,25 @@ def as_text(value: bytes | None) -> bytes | None:
     if value is None or value == b"null":
         return None
     return json.loads(value).encode() if value.startswith(b'"') else value
+
+
+_BLANKS = rb"[ \t\r\n]*"
+_PLAIN_STRING = rb'"((?:[^"\\\x00-\x1f\xee\xef]|\xef(?![\x80-\x9f])|\\["\\/bfnrt]|\\u[0-9a-cA-C][0-9a-fA-F]{3})*)"'
+_PLAIN_MEMBER = re.compile(rb"%(s)b%(t)b%(s)b:%(s)b(?:%(t)b|null)%(s)b" % {b"s": _BLANKS, b"t": _PLAIN_STRING})
+_PLAIN_OBJECT = re.compile(rb"%(s)b\{(%(m)b(?:,%(m)b)*)\}%(s)b" % {b"s": _BLANKS, b"m": _PLAIN_MEMBER.pattern})
+
+
+def plain_messages(line: bytes, head: bytes, kinds: dict[bytes, int]) -> list[tuple[int, int, int]]:
+    """The kind of the role, and the span of the content, of each message of a plain conversation; none of another one."""
+    whole = rb"%b%b\[(%b(?:,%b)*)\]%b\}" % (re.escape(head), _BLANKS, _PLAIN_OBJECT.pattern, _PLAIN_OBJECT.pattern, _BLANKS)
+    match, found = re.fullmatch(whole, line), []
+    for message in _PLAIN_OBJECT.finditer(line, match.start(1), match.end(1)) if match else ():
+        members = list(_PLAIN_MEMBER.finditer(line, message.start(1), message.end(1)))
+        own = {kind: [each for each in members if kinds.get(each[1]) == kind] for kind in (1, 2, 3)}
+        has_text = all(len(own[kind]) == 1 and own[kind][0][2] is not None for kind in (1, 2))
+        is_plain = has_text and all(each[2] is None for each in own[3]) and all(b"\\" not in each[1] for each in members)
+        role = kinds.get(own[1][0][2], 0) if is_plain else 0
+        if role < 4:
+            return []
+        found.append((role, *own[2][0].span(2)))
+    return found

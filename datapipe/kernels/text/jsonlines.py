@@ -55,7 +55,7 @@ def split_lines(data: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @inline
-def _skip_space(data, offset, stop):
+def skip_space(data, offset, stop):
     while offset < stop and (data[offset] == 32 or data[offset] == 9 or data[offset] == 13 or data[offset] == 10):
         offset += 1
     return offset
@@ -108,7 +108,7 @@ def _code_unit(data, offset):
 
 
 @inline
-def _unescape(data, offset, stop, out, end):
+def unescape(data, offset, stop, out, end):
     """Writes the characters of data[offset:stop], the inside of a string, to out[end:]; returns the new end."""
     while offset < stop:
         if data[offset] != 92 or offset + 1 >= stop:
@@ -137,7 +137,7 @@ def _is_name(data, offset, stop, names, first, last, scratch):
     for k in range(offset, min(stop, offset + len(scratch))):
         escaped |= data[k] == 92
     if escaped and stop - offset <= len(scratch):
-        stop = _unescape(data, offset, stop, scratch, 0)
+        stop = unescape(data, offset, stop, scratch, 0)
         if stop != last - first:
             return False
         for k in range(stop):
@@ -155,19 +155,19 @@ def _is_name(data, offset, stop, names, first, last, scratch):
 @inline
 def _find_member(data, offset, stop, names, first, last, scratch):
     """Start and stop of the value of the first key names[first:last] at `offset`; or -1, -1."""
-    offset = _skip_space(data, offset, stop)
+    offset = skip_space(data, offset, stop)
     if offset >= stop or data[offset] != 123:
         return -1, -1
-    offset = _skip_space(data, offset + 1, stop)
+    offset = skip_space(data, offset + 1, stop)
     while offset < stop and data[offset] == 34:
         key = offset + 1
         offset = _skip_string(data, offset, stop)
         is_wanted = _is_name(data, key, offset - 1, names, first, last, scratch)
-        value = _skip_space(data, _skip_space(data, offset, stop) + 1, stop)
+        value = skip_space(data, skip_space(data, offset, stop) + 1, stop)
         offset = _skip_value(data, value, stop)
         if is_wanted:
             return value, offset
-        offset = _skip_space(data, _skip_space(data, offset, stop) + 1, stop)
+        offset = skip_space(data, skip_space(data, offset, stop) + 1, stop)
     return -1, -1
 
 
@@ -203,7 +203,7 @@ def copy_values(data: UInt8s, starts: Int64s, stops: Int64s, valid: BoolsOut, of
         a, b = starts[i], stops[i]
         valid[i] = a >= 0 and data[a] != 110
         if valid[i] and data[a] == 34:
-            end = _unescape(data, a + 1, b - 1, out, end)
+            end = unescape(data, a + 1, b - 1, out, end)
         elif valid[i]:
             for k in range(a, b):
                 out[end] = data[k]

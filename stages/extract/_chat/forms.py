@@ -1,19 +1,20 @@
 """Renders conversations of one form once, where the template reads none of their texts.
 
-    roles: system, user, assistant ─▶ rendered with a stand-in for each content ─▶ segments with gaps
+    roles: system, user, assistant ─▶ rendered with a stand-in for each text ─▶ segments with gaps
                                                     └─ reads a stand-in ▶ no form
-    a conversation of this form    ─▶ segments with its contents in the gaps
+    a conversation of this form    ─▶ its texts in the gaps (`filling.py`)
 
-What a template compares, cuts, counts, encodes or calls a method of would depend on the content.
-`FormEnvironment` refuses all of these for texts with a stand-in, so a rendering that passes depends on the form
-alone: which roles there are, and which contents are empty. To strip a text without white space around it changes
-nothing, so contents that all are such have forms by themselves.
+What a template compares, cuts, counts, encodes or calls a method of would depend on the text. `FormEnvironment`
+refuses all of these for texts with a stand-in, so a rendering that passes depends on the form alone: which roles
+and members there are, and which texts are empty or white space. Two readings give another stand-in: of the text
+without the white space around it, and of what `tojson` makes of a value. Tools, and arguments of calls, stand in as
+a whole.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, wraps
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from jinja2 import nodes
 from jinja2.exceptions import TemplateError as JinjaError
@@ -21,15 +22,18 @@ from jinja2.runtime import Macro, Undefined
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
+from stages.extract._chat.filling import RAW, STRIPS_END, STRIPS_START, Form, Gap
 from stages.extract._chat.marks import STRIPS, Marks, has_private, mark_tree, marking_environment
-from stages.extract._chat.sandbox import COUNTED, ChatEnvironment, Renderer, TemplateError, filtered
+from stages.extract._chat.sandbox import COUNTED, ChatEnvironment, Renderer, TemplateError, filtered, to_json
 
-_FIRST_STAND_IN = 0xF0000
+_FIRST_STAND_IN, _FIRST_MADE = 0xF0000, 0xF8000
 _STAND_INS = re.compile("([\U000f0000-\U000fffff])")
+_SURROGATES = re.compile("[\ud800-\udfff]")
 _SPELLED = re.compile(r"\\U000f[0-9a-f]{4}")  # a stand-in in what Python writes for a list or an object
-_MOST_MESSAGES = 64
+MOST_MESSAGES = 256
+_MOST_SLOTS = (_FIRST_MADE - _FIRST_STAND_IN) // 2
 _MOST_FORMS = 1024
-_MOST_CHARS = 1 << 20
+MOST_CHARS = 1 << 20
 _SLICED, _KEYS = "sliced", "keys_of"  # filters
 
 _READS = "the template reads a content"
@@ -40,19 +44,53 @@ _KEEPING = ("string", "default", "d")
 """Filters that give a text as it is."""
 _OF_LISTS = ("length", "count", "first", "last", "list", "default", "d", COUNTED)
 
-Segment = dict[str, Any]
-FormRenderer = Callable[[list[dict[str, Any]], bool], str]
-"""(messages, whether texts are stripped) ─▶ rendering. Raises TemplateError for a template that reads a stand-in."""
+EMPTY, WHITE, OTHER = range(3)
+"""Classes of texts: of the second kind are those of white space alone."""
 
-MakeSegments = Callable[[list[dict[str, Any]], str, bool], list[Segment]]
-"""(messages, learn, whether texts are stripped) ─▶ segments. Raises TemplateError for a template that reads a stand-in."""
+Segment = dict[str, Any]
+Shape = tuple[tuple[str, str, Any], ...]
+"""The members of a message: the name and kind of each, and its role, the class of its text, the shapes of its calls, or
+whether it has arguments."""
+
+MakeSegments = Callable[[list[dict[str, Any]], list[Any] | None, Any], tuple[list[Segment], Sequence[Any]]]
+"""(messages, tools, learn) ─▶ segments, and what its further stand-ins are (`FormEnvironment.made`). Raises TemplateError for
+a template that reads a stand-in."""
 
 
 class FormKey(NamedTuple):
     """What the rendering of conversations may depend on."""
 
-    messages: tuple[tuple[str, bool], ...]  # role, and whether the content is empty
-    is_stripped: bool  # whether no content has white space around it
+    messages: tuple[Shape, ...]
+    num_tools: int
+
+
+class Opaque(dict[str, Any]):
+    """Stands for an object that is not empty. It refuses to be read."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number=number)
+        self.number = number
+
+    def __bool__(self) -> bool:
+        return True
+
+
+class Written:
+    """What `to_json` makes of a value with stand-ins."""
+
+    def __init__(self, value: Any, options: dict[str, Any]) -> None:
+        self._value, self._options = value, options
+
+    def text(self, leaves: Sequence[Any]) -> str:
+        return to_json(_filled(self._value, leaves), **self._options)
+
+
+def _refuse(*_: Any) -> NoReturn:
+    raise JinjaError(_READS)
+
+
+for _name in ("__iter__", "__len__", "__getitem__", "__contains__", "__eq__", "__str__", "__repr__", "keys", "values", "items"):
+    setattr(Opaque, _name, _refuse)
 
 
 class Forms:
@@ -60,67 +98,112 @@ class Forms:
 
     def __init__(self, make: MakeSegments) -> None:
         self._make = make
-        self._made = lru_cache(_MOST_FORMS)(self._form)
+        self.of = lru_cache(_MOST_FORMS)(self._form)
+        """(key, learn) ─▶ the form; None where it does not decide the segments."""
 
-    def filled(self, messages: Sequence[dict[str, Any]], learn: str) -> list[Segment] | None:
-        """The segments of a conversation; None where its form does not decide them."""
-        key = _key_of(messages)
-        form = None if key is None else self._made(key, learn)
+    def filled(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None, learn: str
+    ) -> tuple[Form, list[str]] | None:
+        """The form of a conversation and the texts for its gaps; None where its form does not decide its segments."""
+        leaves: list[Any] = []
+        key = _key_of(messages, tools, leaves)
+        form = None if key is None else self.of(key, learn)
         if form is None:
             return None
-        return [
-            segment if gaps is None else {"text": _joined(gaps, messages), "learn": segment["learn"]} for segment, gaps in form
-        ]
+        made = [each.text(leaves) for each in form.made]
+        texts = ["" if isinstance(leaf, dict) else leaf for leaf in leaves] + made
+        return (form, texts) if sum(map(len, made)) < MOST_CHARS else None
 
-    def _form(self, key: FormKey, learn: str) -> list[tuple[Segment, list[Any] | None]] | None:
-        messages = [
-            {"role": role, "content": "" if is_empty else chr(_FIRST_STAND_IN + number)}
-            for number, (role, is_empty) in enumerate(key.messages)
-        ]
+    def _form(self, key: FormKey, learn: str) -> Form | None:
+        numbers = iter(range(_MOST_SLOTS))
+        messages = [_stand_ins(shape, numbers) for shape in key.messages]
+        tools = [Opaque(next(numbers)) for _ in range(key.num_tools)] or None
+        num_leaves = next(numbers)
         try:
-            segments = self._make(messages, learn, key.is_stripped)
+            segments, made = self._make(messages, tools, learn)
         except TemplateError:  # each conversation has its own error
             return None
-        return [(segment, _gaps_of(segment.get("text", ""))) for segment in segments]
+        written = [each for each in made if isinstance(each, Written)]
+        gaps = [each if isinstance(each, Gap) else Gap(num_leaves + written.index(each), RAW) for each in made]
+        return Form.of([(segment, _parts_of(segment.get("text", ""), gaps)) for segment in segments], written)
 
 
-def _key_of(messages: Sequence[dict[str, Any]]) -> FormKey | None:
-    """The form of a conversation; None where a message has more than its role and content, or a character that a mark needs."""
-    if len(messages) > _MOST_MESSAGES:
+def _key_of(messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None, leaves: list[Any]) -> FormKey | None:
+    """The form of a conversation, and its texts and objects as `leaves`; None where it is too large, or has other members or
+    a character that a mark needs."""
+    if len(messages) > MOST_MESSAGES:
         return None
-    listed, is_stripped, num_chars = [], True, 0
-    for message in messages:
-        content = message.get("content")
-        if len(message) != 2 or type(content) is not str or type(message.get("role")) is not str:
-            return None
-        if not content.isascii() and (has_private(content) or not _is_unicode(content)):
-            return None
-        is_stripped = is_stripped and not (content[:1].isspace() or content[-1:].isspace())
-        listed.append((message["role"], not content))
-        num_chars += len(content)
-    if num_chars > _MOST_CHARS:
+    shapes = tuple([_shape_of(message, leaves) for message in messages])
+    leaves += tools or ()
+    if len(leaves) > _MOST_SLOTS - 1 or not all(map(_can_be_filled, leaves)):
         return None
-    return FormKey(tuple(listed), is_stripped)
+    return FormKey(shapes, len(tools or ()))
 
 
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _shape_of(value: Mapping[str, Any], leaves: list[Any]) -> Shape:
+    """Of a message or a call, whose texts and objects become `leaves`."""
+    shape: list[tuple[str, str, Any]] = []
+    for key, each in value.items():
+        if key in ("role", "type"):
+            shape.append((key, "=", each))
+        elif type(each) is str:
+            shape.append((key, "text", EMPTY if not each else WHITE if each.isspace() else OTHER))
+            leaves.append(each)
+        elif type(each) is dict and key != "arguments":
+            shape.append((key, "object", _shape_of(each, leaves)))
+        elif type(each) is list and all(type(item) is dict for item in each):
+            shape.append((key, "list", tuple([_shape_of(item, leaves) for item in each])))
+        else:
+            shape.append((key, "arguments", bool(each)))
+            leaves.append(each)
+    return tuple(shape)
 
 
-def _gaps_of(text: str) -> list[Any] | None:
-    """Texts, and numbers of messages whose content stands between; None for a text without a stand-in."""
+def _can_be_filled(leaf: Any) -> bool:
+    """Whether a leaf is an object, or a text without a character that a mark needs."""
+    if type(leaf) is not str:
+        return type(leaf) is dict
+    return leaf.isascii() or not (has_private(leaf) or _SURROGATES.search(leaf))
+
+
+def _stand_ins(shape: Shape, numbers: Iterator[int]) -> dict[str, Any]:
+    """What stands for a message or a call. The texts and objects of conversations have the same `numbers`."""
+    made: dict[str, Any] = {}
+    for key, kind, each in shape:
+        if kind == "=":
+            made[key] = each
+        elif kind == "object":
+            made[key] = _stand_ins(each, numbers)
+        elif kind == "list":
+            made[key] = [_stand_ins(item, numbers) for item in each]
+        else:
+            number = next(numbers)
+            if kind == "text":
+                made[key] = "" if each == EMPTY else chr(_FIRST_STAND_IN + 2 * number + (each == WHITE))
+            else:
+                made[key] = Opaque(number) if each else {}
+    return made
+
+
+def _parts_of(text: str, gaps: Sequence[Gap]) -> list[str | Gap]:
+    """A text between gaps. `gaps`: those of further stand-ins."""
     parts = _STAND_INS.split(text)
-    if len(parts) == 1:
-        return None
-    return [ord(part) - _FIRST_STAND_IN if number % 2 else part for number, part in enumerate(parts)]
+    return [_gap_of(ord(part), gaps) if number % 2 else part for number, part in enumerate(parts) if part]
 
 
-def _joined(gaps: Sequence[Any], messages: Sequence[dict[str, Any]]) -> str:
-    return "".join([part if type(part) is str else messages[part]["content"] for part in gaps])
+def _gap_of(code: int, gaps: Sequence[Gap]) -> Gap:
+    return Gap((code - _FIRST_STAND_IN) // 2, RAW) if code < _FIRST_MADE else gaps[code - _FIRST_MADE]
+
+
+def _filled(value: Any, leaves: Sequence[Any]) -> Any:
+    """A value with texts and objects in the places of stand-ins."""
+    if isinstance(value, str):
+        return value if value.isascii() else _STAND_INS.sub(lambda found: leaves[_gap_of(ord(found[0]), ()).slot], value)
+    if isinstance(value, Opaque):
+        return leaves[value.number]
+    if isinstance(value, dict):
+        return {_filled(key, leaves): _filled(each, leaves) for key, each in value.items()}
+    return [_filled(each, leaves) for each in value] if isinstance(value, list | tuple) else value
 
 
 def can_have_forms(written: str) -> bool:
@@ -132,13 +215,18 @@ class FormEnvironment(ChatEnvironment):
     """Refuses what reads a stand-in."""
 
     intercepted_binops = frozenset(["%"])
-    allows_strip = False
+
+    def begin(self) -> None:
+        """Forgets the stand-ins that renderings before have made."""
+        self.made: list[Any] = []
+        """What further stand-ins are, each a `Gap` or `Written`."""
 
     def call(self, context: Any, called: Any, /, *args: Any, **kwargs: Any) -> Any:
         owner, name = getattr(called, "__self__", None), getattr(called, "__name__", "")
         if type(owner) is str and _holds(owner):
-            self._check_strip(not args)
-            return getattr(owner, name)()
+            if args or name not in STRIPS:
+                raise _refusal()
+            return self._stripped(owner, name)
         passes = isinstance(called, Macro) or called is Namespace
         if not passes and (_holds(args) or _holds([value for key, value in kwargs.items() if not key.startswith("_")])):
             raise _refusal()
@@ -159,9 +247,38 @@ class FormEnvironment(ChatEnvironment):
             raise _refusal()
         return super().call_binop(context, operator, left, right)
 
-    def _check_strip(self, is_strip: bool) -> None:
-        if not (is_strip and self.allows_strip):
+    def _stripped(self, text: str, name: str) -> str:
+        text = getattr(text, name)()
+        if name != "rstrip":
+            text = self._at_edge(text[0], STRIPS_START) + text[1:]
+        return text if name == "lstrip" else text[:-1] + self._at_edge(text[-1], STRIPS_END)
+
+    def _at_edge(self, character: str, strips: int) -> str:
+        """A character from whose side white space is stripped."""
+        code = ord(character)
+        if code < _FIRST_STAND_IN:
+            return character
+        gap = _gap_of(code, self.made)
+        if code < _FIRST_MADE and code % 2:  # white space alone
             raise _refusal()
+        return self._made(gap._replace(strips=gap.strips | strips)) if isinstance(gap, Gap) else character
+
+    def _made(self, what: Any) -> str:
+        """A stand-in for it."""
+        known = [each if isinstance(each, Gap) else None for each in self.made]
+        number = known.index(what) if what in known else len(known)
+        if number == len(known):
+            self.made.append(what)
+        if number >= _MOST_SLOTS:
+            raise _refusal()
+        return chr(_FIRST_MADE + number)
+
+    def _to_json(self, value: Any, *args: Any, **kwargs: Any) -> str:
+        if not _holds(value):
+            return to_json(value, *args, **kwargs)
+        if args or _holds(list(kwargs.values())) or not _can_wait(value):
+            raise _refusal()
+        return self._made(Written(value, kwargs))
 
     def refuse_reading(self) -> None:
         """Takes the place of filters and tests with those that refuse stand-ins."""
@@ -170,17 +287,16 @@ class FormEnvironment(ChatEnvironment):
         for name, function in self.tests.items():
             if name not in _OF_KINDS:
                 self.tests[name] = self._refusing(function, "")
-        self.filters |= {_SLICED: _sliced, _KEYS: _keys}
+        self.filters |= {_SLICED: _sliced, _KEYS: _keys, "tojson": self._to_json}
 
     def _refusing(self, function: Any, name: str) -> Any:
         @wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
             given = args[1:] if getattr(function, "jinja_pass_arg", None) is not None else args
             value = given[0] if given else None
-            if type(value) is str and name == "trim" and len(given) == 1:
-                if _holds(value):
-                    self._check_strip(True)
-            elif name in (_KEEPING if type(value) is str else _OF_LISTS):
+            if type(value) is str and name == "trim" and len(given) == 1 and _holds(value):
+                return self._stripped(value, "strip")
+            if name in (_KEEPING if type(value) is str else _OF_LISTS):
                 pass
             elif _holds(given) or _holds(list(kwargs.values())):
                 raise _refusal()
@@ -207,11 +323,22 @@ def _holds(value: Any) -> bool:
     """Whether a value may have a stand-in anywhere."""
     if type(value) is str:
         return not value.isascii() and _STAND_INS.search(value) is not None
+    if isinstance(value, Opaque):
+        return True
     if isinstance(value, dict):
         return any(_holds(each) for each in value.values()) or any(_holds(each) for each in value)
     if isinstance(value, list | tuple):
         return any(map(_holds, value))
     return isinstance(value, Iterable) and not isinstance(value, Undefined)  # what can be read only once, and views
+
+
+def _can_wait(value: Any) -> bool:
+    """Whether a value may become JSON when its texts are known: it has no other stand-ins, and no marks."""
+    if isinstance(value, str):
+        return value.isascii() or not (has_private(value) or any(ord(each) >= _FIRST_MADE for each in value))
+    if isinstance(value, dict) and not isinstance(value, Opaque):
+        return all(map(_can_wait, value)) and all(map(_can_wait, value.values()))
+    return all(map(_can_wait, value)) if isinstance(value, list | tuple) else isinstance(value, Opaque | int | float | None)
 
 
 class _Watching(NodeTransformer):
@@ -231,18 +358,20 @@ class _Watching(NodeTransformer):
         return self.generic_visit(node)
 
 
-def form_renderer(template: str, marks: Marks, variables: Mapping[str, str]) -> FormRenderer:
-    """Renders forms with marks."""
-    environment = marking_environment(marks, FormEnvironment)
-    environment.refuse_reading()
-    tree = _Watching().visit(mark_tree(environment.parse(template), marks))
-    render = Renderer(environment, tree, variables)
+class FormRenderer:
+    """Renders forms, with marks if any are given."""
 
-    def rendered(messages: list[Any], is_stripped: bool) -> str:
-        environment.allows_strip = is_stripped
-        text = render(messages)
+    def __init__(self, template: str, variables: Mapping[str, str], marks: Marks | None = None) -> None:
+        environment = FormEnvironment() if marks is None else marking_environment(marks, FormEnvironment)
+        environment.refuse_reading()
+        tree = environment.parse(template)
+        tree = _Watching().visit(tree if marks is None else mark_tree(tree, marks))
+        self._environment, self._render = environment, Renderer(environment, tree, variables)
+
+    def __call__(self, messages: list[Any], tools: list[Any] | None) -> tuple[str, list[Any]]:
+        """The rendering, and what further stand-ins in it are. Raises TemplateError where the template reads a stand-in."""
+        self._environment.begin()
+        text = self._render(messages, tools)
         if _SPELLED.search(text):
             raise TemplateError(_READS)
-        return text
-
-    return rendered
+        return text, self._environment.made

@@ -47,11 +47,14 @@ _ROLES: Mapping[str, Sequence[str]] = {
     "tool": ("tool", "function", "observation", "tool_response", "function_response", "ipython", "environment"),
     "function_call": ("function_call", "tool_call"),
 }
-_ROLE_OF = {name: role for role, names in _ROLES.items() for name in names}
+ROLE_OF = {name: role for role, names in _ROLES.items() for name in names}
 _PLAIN = ("user", "assistant", "system")
 _LISTS = ("messages", "conversations", "conversation", "turns", "dialogue", "dialog")
 _ASKED, _ANSWERED = ("prompt", "instruction", "question", "query", "input"), ("completion", "output", "response", "answer")
-_REASONING = ("reasoning_content", "thinking", "reasoning")
+ROLE_NAMES, CONTENTS, CALLS = ("role", "from"), ("content", "value", "text"), ("tool_calls", "function_call")
+REASONING, OWN_TEXTS = ("reasoning_content", "thinking", "reasoning"), ("tool_call_id", "name")
+"""The members of messages that are read."""
+
 _SHOWN_CHARS = 80
 _MOST_LEVELS = 100
 _HALF = re.compile(r"\\u[dD]")  # an escape of a surrogate
@@ -67,7 +70,7 @@ def conversation_of(content: str, fields: Sequence[str], tools_field: str) -> tu
     value = _decoded(next(iter(values.values()), None)) if len(fields) == 1 else values
     if len(fields) > 1 and fields[0] in values and values.keys().isdisjoint(_ANSWERED):
         value = {"messages": values[fields[0]], **values}  # beside others, such as `system`
-    inner = value.get("tools") if isinstance(value, Mapping) else None
+    inner = value.get("tools") if isinstance(value, dict) else None
     tools = record.get(tools_field)
     messages, listed = messages_of(value), tools_of(inner if _given(tools) is None else tools)
     if _HALF.search(content):
@@ -101,7 +104,7 @@ def _listed(value: Any) -> list[Any] | None:
     value = _decoded(value)
     if isinstance(value, list):
         return value
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return None
     system = value.get("system")
     before = [{"role": "system", "content": system}] if isinstance(system, str) and system else []
@@ -129,7 +132,7 @@ def _turns_or_text(value: Any) -> Any:
     """A list of messages, also one that is JSON text; any other value as it is: an answer may be a list in JSON."""
     listed = _decoded(value)
     is_turns = isinstance(listed, list) and all(
-        isinstance(each, Mapping) and ("role" in each or "from" in each) for each in listed
+        isinstance(each, dict) and ("role" in each or "from" in each) for each in listed
     )
     return listed if is_turns and listed else value
 
@@ -142,13 +145,13 @@ def _joined(number: int, texts: Sequence[Any]) -> str:
 def _message(number: int, item: Any) -> Message:
     if type(item) is dict and len(item) == 2 and type(text := item.get("content")) is str and item.get("role") in _PLAIN:
         return {"role": item["role"], "content": text}  # most messages
-    if not isinstance(item, Mapping):
+    if not isinstance(item, dict):
         raise MalformedError(NO_LIST, f"messages[{number}]: found {_shown(item)}, expected an object with a role and a content")
     name = item.get("role") if item.get("role") is not None else item.get("from")
-    role = _ROLE_OF.get(name.lower()) if isinstance(name, str) else None
+    role = ROLE_OF.get(name.lower()) if isinstance(name, str) else None
     if role is None:
-        raise MalformedError(NO_ROLE, f"messages[{number}]: found {_shown(name)}, expected one of {', '.join(_ROLE_OF)}")
-    content = next((item[key] for key in ("content", "value", "text") if item.get(key) is not None), None)
+        raise MalformedError(NO_ROLE, f"messages[{number}]: found {_shown(name)}, expected one of {', '.join(ROLE_OF)}")
+    content = next((item[key] for key in CONTENTS if item.get(key) is not None), None)
     if role == "function_call":
         return {"role": "assistant", "content": "", "tool_calls": _calls(number, content)}
     message: Message = {"role": role}
@@ -158,13 +161,13 @@ def _message(number: int, item: Any) -> Message:
     message["content"] = _content(number, role, content, is_needed=not calls)
     if calls:
         message["tool_calls"] = _calls(number, calls)
-    return message | {key: value for key in ("tool_call_id", "name") if isinstance(value := item.get(key), str) and value}
+    return message | {key: value for key in OWN_TEXTS if isinstance(value := item.get(key), str) and value}
 
 
 def _content(number: int, role: str, content: Any, *, is_needed: bool) -> str:
     if content is None and not is_needed:
         return ""
-    if role == "tool" and isinstance(content, Mapping):
+    if role == "tool" and isinstance(content, dict):
         return json.dumps(_without_nulls(content), ensure_ascii=False)
     return _text(number, content)
 
@@ -180,7 +183,7 @@ def _text(number: int, content: Any) -> str:
 
 
 def _text_of_part(number: int, part: Any) -> str:
-    kind = part.get("type", "text") if isinstance(part, Mapping) else None
+    kind = part.get("type", "text") if isinstance(part, dict) else None
     if kind in ("thinking", "reasoning"):
         return ""
     text = part.get("text") if kind in ("text", "input_text", "output_text") else None
@@ -192,7 +195,7 @@ def _text_of_part(number: int, part: Any) -> str:
 
 def _reasoning(number: int, item: Mapping[str, Any], content: Any) -> Message:
     """What an assistant thought, under both names by which templates ask for it."""
-    thought = next((item[key] for key in _REASONING if isinstance(item.get(key), str) and item[key]), None)
+    thought = next((item[key] for key in REASONING if isinstance(item.get(key), str) and item[key]), None)
     if thought is None and isinstance(content, list):
         parts = [part.get(part["type"]) for part in content if _is_thought(part)]
         thought = "".join(part for part in parts if isinstance(part, str)) or None
@@ -200,7 +203,7 @@ def _reasoning(number: int, item: Mapping[str, Any], content: Any) -> Message:
 
 
 def _is_thought(part: Any) -> bool:
-    return isinstance(part, Mapping) and part.get("type") in ("thinking", "reasoning")
+    return isinstance(part, dict) and part.get("type") in ("thinking", "reasoning")
 
 
 def _calls(number: int, calls: Any) -> list[Message]:
@@ -212,10 +215,10 @@ def _calls(number: int, calls: Any) -> list[Message]:
 
 def _call(number: int, call: Any) -> Message:
     call = _decoded(call)
-    if not isinstance(call, Mapping):
+    if not isinstance(call, dict):
         _refuse_call(number, call)
     function = call.get("function")
-    function = function if isinstance(function, Mapping) else call
+    function = function if isinstance(function, dict) else call
     name = function.get("name")
     if not isinstance(name, str) or not name:
         _refuse_call(number, call)
@@ -232,7 +235,7 @@ def _arguments(number: int, name: str, given: Any) -> dict[str, Any]:
     arguments = given
     if isinstance(given, str):
         arguments = _parsed_arguments(given)
-    elif isinstance(given, Mapping):
+    elif isinstance(given, dict):
         arguments = _without_nulls(given)
     if arguments is None or arguments == "":
         return {}
@@ -253,7 +256,7 @@ def tools_of(value: Any) -> list[Any] | None:
     listed = _given(value)
     if listed is None or listed in ("", [], {}):
         return None
-    if not isinstance(listed, list) or not all(isinstance(tool, Mapping) for tool in listed):
+    if not isinstance(listed, list) or not all(isinstance(tool, dict) for tool in listed):
         raise MalformedError(NO_TOOLS, f"tools: found {_shown(value)}, expected a list of objects")
     return [_tool(_without_nulls(tool)) for tool in listed]
 
@@ -263,7 +266,7 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_nulls(value: Any) -> Any:
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
     return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
@@ -288,7 +291,7 @@ def _loaded(text: str) -> Any:
     deep Python itself goes depends on its caller."""
     try:
         value = json.loads(text)
-        if not _is_deep(value):
+        if text.count("{") + text.count("[") < _MOST_LEVELS or not _is_deep(value):
             return value
     except RecursionError:
         pass

@@ -54,7 +54,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self._call_method = call_method or _call_method
         self.steps = 0
         self._safe: dict[tuple[type, str], bool] = {}
-        self.filters.update({"tojson": _tojson, COUNTED: self._counted})
+        self.filters.update({"tojson": to_json, COUNTED: self._counted})
         self.globals.update({"raise_exception": _refuse, "strftime_now": TODAY.strftime, "dict": _new_dict})
 
     def getattr(self, obj: Any, attribute: str) -> Any:
@@ -162,5 +162,5 @@ def _new_dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
     return dict(*args, **kwargs)
 
 
-def _tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False) -> str:
+def to_json(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False) -> str:
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

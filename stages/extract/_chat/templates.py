@@ -20,7 +20,8 @@ from typing import Any, Literal, Self
 from jinja2.exceptions import TemplateSyntaxError
 
 from datapipe.errors import UserError
-from stages.extract._chat.forms import FormRenderer, Forms, can_have_forms, form_renderer
+from stages.extract._chat.filling import Form
+from stages.extract._chat.forms import FormKey, FormRenderer, Forms, can_have_forms
 from stages.extract._chat.marks import (
     RANGES,
     Marks,
@@ -109,15 +110,24 @@ class ChatTemplate:
                 "around it in the template, or use `learn: all`"
             )
 
-    def render(self, messages: list[dict[str, Any]], tools: list[Any] | None, learn: Learn) -> list[dict[str, Any]]:
-        """The segments of a conversation, as a stage returns them. Raises TemplateError for a conversation that the template
+    def form_of(self, key: FormKey, learn: Learn) -> Form | None:
+        """The form of conversations; None where it does not decide their segments."""
+        return None if self._forms is None else self._forms.of(key, learn)
+
+    def filled(self, messages: list[dict[str, Any]], tools: list[Any] | None, learn: Learn) -> tuple[Form, list[str]]:
+        """The form of a conversation, and the texts for its gaps. Raises TemplateError for a conversation that the template
         refuses, UserError as `check_learn`."""
         self.check_learn(learn)
-        if self._forms is not None and tools is None and learn != "last":
-            segments = self._forms.filled(messages, learn)
-            if segments is not None:
-                return segments
         given = [_without_nulls(message) for message in messages]
+        filled = None if self._forms is None else self._forms.filled(given, tools, learn)
+        return filled or (Form.of_segments(self._segments_of(given, tools, learn)), [])
+
+    def render(self, messages: list[dict[str, Any]], tools: list[Any] | None, learn: Learn) -> list[dict[str, Any]]:
+        """The segments of a conversation, as a stage returns them. Raises as `filled`."""
+        form, texts = self.filled(messages, tools, learn)
+        return form.segments(texts)
+
+    def _segments_of(self, given: list[dict[str, Any]], tools: list[Any] | None, learn: Learn) -> list[dict[str, Any]]:
         text = self._render(given, tools)
         try:
             in_utf16 = utf16(text)
@@ -134,14 +144,26 @@ class ChatTemplate:
         learned = [(0, len(text))] if learn == "all" else marking.learned(given, tools, marked, spans, learn)
         return _segments(text, marking.tokens(marked), learned)
 
-    def _of_form(self, messages: list[dict[str, Any]], learn: str, is_stripped: bool) -> list[dict[str, Any]]:
-        """The segments of a form (`forms.py`). Raises TemplateError."""
-        marking, text = self._marking(RANGES[0]), self._render(messages)
-        marked, spans = marking.rendered_form(messages, is_stripped)
+    @cached_property
+    def _render_form(self) -> FormRenderer:
+        """Compiled when the first conversation needs it, as that of marks."""
+        return FormRenderer(*self._given[:2])
+
+    def _of_form(
+        self, messages: list[dict[str, Any]], tools: list[Any] | None, learn: Learn
+    ) -> tuple[list[dict[str, Any]], list[Any]]:
+        """The segments of a form, and what further stand-ins in them are (`forms.py`). Raises TemplateError."""
+        marking = self._marking(RANGES[0])
+        marked, spans = marking.rendered_form(messages, tools)
+        text, made = self._render_form(messages, tools)
         if not marking.marks.is_marked(marked, utf16(text)):
             raise TemplateError("the template reads what it wrote before")
-        learned = [(0, len(text))] if learn == "all" else marking.learned(messages, None, marked, spans, "assistant")
-        return _segments(text, marking.tokens(marked), learned)
+        learned = [(0, len(text))] if learn == "all" else marking.learned(messages, tools, marked, spans, "assistant")
+        if learn == "last":
+            if len(learned) != sum(message["role"] == "assistant" for message in messages):
+                raise TemplateError("the last answer is found in a rendering without it")
+            learned = learned[-1:]
+        return _segments(text, marking.tokens(marked), learned), made
 
 
 class _Marking:
@@ -180,11 +202,11 @@ class _Marking:
     @cached_property
     def _render_form(self) -> FormRenderer:
         """Compiled when the first conversation needs it: planning does not, nor do the marks of other ranges."""
-        return form_renderer(self._template, self.marks, self._variables)
+        return FormRenderer(self._template, self._variables, self.marks)
 
-    def rendered_form(self, messages: list[Any], is_stripped: bool) -> tuple[str, list[Span]]:
+    def rendered_form(self, messages: list[Any], tools: list[Any] | None) -> tuple[str, list[Span]]:
         """As `rendered`, of a form. Raises TemplateError also where the template reads a content."""
-        return self._without_borders(self._render_form(messages, is_stripped))
+        return self._without_borders(self._render_form(messages, tools)[0])
 
     def _render_for_turns(
         self, messages: list[Any], tools: list[Any] | None = None, add_generation_prompt: bool = False

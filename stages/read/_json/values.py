@@ -44,9 +44,10 @@ def kept_columns(
         declared, kind = fields.declared.get(name), fields.types.get(name)
         columns[name] = texts
         if declared == "json":
-            strings = texts_from(*quoted(*text_buffers(texts.fill_null(""))))
-            as_written = pc.if_else(pa.array(firsts == STRING), strings, texts)
-            columns[name] = pa.ExtensionArray.from_storage(pa.json_(pa.large_utf8()), as_written)
+            if (is_string := firsts == STRING).any():
+                strings = texts_from(*quoted(*text_buffers(texts.filter(pa.array(is_string)))))
+                columns[name] = pc.replace_with_mask(texts, pa.array(is_string), strings)
+            columns[name] = pa.ExtensionArray.from_storage(pa.json_(pa.large_utf8()), columns[name])
         if kind is not None and declared is None:
             columns[name], column_type = typed(texts, firsts, kind)
             wider |= {} if column_type is None else {name: column_type}

@@ -24,6 +24,9 @@ NOT_READING = (
     "{% set n = namespace(c=m.content) %}{{ n.c }}",
     "{% for name, value in m.items() %}{{ name }}={{ value }}{% endfor %}",
     "{% macro shown(x) %}[{{ x }}]{% endmacro %}{{ shown(m.content) }}",
+    "{{ m.content | tojson }}{{ m | tojson(indent=2) }}{{ {'a': [m.content ~ m.role, 1]} | tojson }}",
+    "{{ m.content | trim | trim ~ m.content.lstrip() ~ m.content.rstrip().strip() }}{{ (' a ' ~ m.content).strip() }}",
+    "{{ (m.content ~ m.content).rstrip() ~ (m.content | tojson | trim) }}",
     "{{ messages[1:] | length }}{{ (messages | last).content }}{{ loop.index % 2 }}",
 )
 READING = (
@@ -38,8 +41,6 @@ READING = (
     "{{ m.content < 'm' }}",
     "{{ m.content.split('x')[0] }}",
     "{{ m.content.rstrip('x') }}",
-    "{{ m.content | tojson }}",
-    "{{ m | tojson }}",
     "{{ m }}",
     "{{ m ~ '' }}",
     "{{ m.values() | list | string }}",
@@ -84,9 +85,9 @@ CONTENTS = (
 )
 
 
-def _rendered(template: ChatTemplate, messages: list[dict[str, Any]], learn: Any) -> Any:
+def _rendered(template: ChatTemplate, messages: list[dict[str, Any]], learn: Any, tools: Any = None) -> Any:
     try:
-        return template.render(messages, None, learn)
+        return template.render(messages, tools, learn)
     except TemplateError as error:
         return str(error)
 
@@ -106,18 +107,49 @@ def test_filled_conversations_are_those_that_the_template_renders(expression: st
         messages = [{"role": "user", "content": content}, {"role": "assistant", "content": CONTENTS[number - 1]}]
         assert _rendered(with_forms, messages, "all") == _rendered(each, messages, "all")
         assert with_forms._forms is not None
-        is_filled.append(with_forms._forms.filled(messages, "all") is not None)
+        is_filled.append(with_forms._forms.filled(messages, None, "all") is not None)
     assert any(is_filled) == (expression in NOT_READING)
 
 
-@pytest.mark.parametrize("learn", ["all", "assistant"])
+READING_CALLS = (
+    "{{ call.function.arguments.location }}",
+    "{{ call.function.arguments['location'] }}",
+    "{{ call.function.arguments | length }}",
+    "{{ call.function.arguments }}",
+    "{{ call.function.arguments ~ '' }}",
+    "{{ 'x' if call.function.arguments == {} }}",
+    "{{ 'x' if 'days' in call.function.arguments }}",
+    "{% for name in call.function.arguments %}{{ name }}{% endfor %}",
+    "{% for name, value in call.function.arguments.items() %}{{ name }}{% endfor %}",
+    "{{ dict(call.function.arguments, x=1) | length }}",
+    "{{ tools[0].function.name }}",
+    "{{ tools[0] | dictsort }}",
+    "{{ tools | tojson | length }}",
+    "{{ '<|im_start|>' ~ (['<|im_end|>', call.id] | tojson) }}",
+)
+
+
+@pytest.mark.parametrize("expression", READING_CALLS)
+def test_calls_that_a_template_reads_are_those_that_it_renders(expression: str) -> None:
+    each, with_forms = _without_forms(
+        "{% for m in messages %}{{ m.role }}{% for call in m.tool_calls or [] %}" + expression + "{% endfor %}{% endfor %}"
+    )
+    num_called = 0
+    for messages, tools in conversations(40):
+        assert _rendered(with_forms, messages, "all", tools) == _rendered(each, messages, "all", tools)
+        assert with_forms._forms is not None
+        num_called += (is_called := any("tool_calls" in message for message in messages))
+        assert not is_called or with_forms._forms.filled(messages, tools, "all") is None
+    assert num_called > 5
+
+
+@pytest.mark.parametrize("learn", ["all", "assistant", "last"])
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_built_in_templates_are_filled(name: str, learn: Any) -> None:
     each, with_forms = _without_forms(built_in(name), ())
-    num_filled = 0
+    num_filled = {True: 0, False: 0}
     for messages, tools in conversations(200):
-        if tools is None:
-            assert _rendered(with_forms, messages, learn) == _rendered(each, messages, learn)
-            assert with_forms._forms is not None
-            num_filled += with_forms._forms.filled(messages, learn) is not None
-    assert num_filled > 10
+        assert _rendered(with_forms, messages, learn, tools) == _rendered(each, messages, learn, tools)
+        assert with_forms._forms is not None
+        num_filled[tools is None] += with_forms._forms.filled(messages, tools, learn) is not None
+    assert num_filled[True] > 10 and (num_filled[False] > 10) == (name != "harmony")

@@ -10,8 +10,10 @@ import numpy as np
 from datapipe.kernels import distributions as kernels
 from datapipe.kernels.arrays import BLOCK_BYTES
 from datapipe.kernels.html import mentions, tags
-from datapipe.kernels.read import delimited, json_values
+from datapipe.kernels.read import conversations, delimited, json_values
+from datapipe.kernels.read.conversations import Names
 from datapipe.kernels.read.delimited import Signs
+from datapipe.kernels.types import input_record
 from tests.oracles import filters as filters_oracle
 from tests.oracles import html as html_oracle
 from tests.oracles import read as read_oracle
@@ -168,3 +170,107 @@ def measure(case: Case, side: int) -> Steps:
     distances, ties, near_values, near_limits, files, positions = arrays
     outputs = [counts, list(map(len, near)), distances, near_values, near_limits, ties, files, positions]
     yield int(np.isnan(values).sum()), outputs
+
+
+_KINDS = {b"role": 1, b"from": 1, b"content": 2, b"value": 2, b"calls": 3, b"user": 4, b"gpt": 5}
+_HEAD = b'{"messages":'
+_ODD_CONVERSATIONS = (
+    *(
+        b"",
+        _HEAD,
+        _HEAD + b"[]}",
+        _HEAD + b"null}",
+        b'{"messages" :[]}',
+        _HEAD + b'[{"role":"user","content":"a"}],"tools":[]}',
+    ),
+    *(
+        _HEAD + b"[" + each + b"]}"
+        for each in (b"{}", b"1", b'{"role":"user"}', b'{"content":"a"}', b'{"role":"user","content":3}')
+    ),
+    _HEAD + b'[{"role":"user","content":"a"},]}',
+    _HEAD + b' [ {"x":null,"content" : "a\\"\\u00e9" ,\n"from":"gpt"}\t, {"role":"user","content":"","calls":null,"y":"z"}] }',
+    *(
+        _HEAD + b'[{"role":"user","content":"' + each + b"}]}"
+        for each in (
+            *(
+                b"a\\",
+                b"a\\u12",
+                b'a\\ud83d\\ude00"',
+                b'\\ue000"',
+                b'\xee\x80\x80"',
+                b'\xef\x9f\xbf"',
+                b'\xef\xa0\x80"',
+                b'a\nb"',
+            ),
+            *(
+                b'\\x"',
+                b'","content":"b"',
+                b'","value":null',
+                b'","role":null',
+                b'","calls":"x"',
+                b'","r\\u006fle":"a"',
+                b'","y":7',
+            ),
+            *(b'","from":"gpt"', b'" "y":""', b'","y"', b'","y":nul', b'\\u00Fg"', b'\\uABCD"'),
+        )
+    ),
+    _HEAD + b'[{"role":"us\\u0065r","content":"a"}]}',
+)
+
+
+def _conversations(case: Case) -> list[bytes]:
+    texts = [text.decode(errors="replace") for text in case.texts]
+    made = [
+        {
+            "messages": [
+                {"role": ("user", "gpt", "critic")[(number + len(text)) % 3 % (2 + number % 2)], "content": text, text: None},
+                {"from": "gpt", "value": text},
+            ][number % 3 % 2 :]
+        }
+        for number, text in enumerate(texts)
+    ]
+    separators = ((",", ":"), (", ", ": "))
+    written = [
+        json.dumps(each, ensure_ascii=number % 4 < 2, separators=separators[number % 2]).replace('": ', '":', 1).encode()
+        for number, each in enumerate(made)
+    ]
+    return [*_ODD_CONVERSATIONS, *written]
+
+
+@row(conversations.find_messages)
+def find_messages(case: Case) -> Steps:
+    lines = _conversations(case)
+    offsets, data, size = offsets_of(lines), joined(lines), b"".join(lines).count(b"{")
+    names = Names(offsets_of(_KINDS), joined(_KINDS), np.array([*_KINDS.values()], np.uint8))
+    outputs = [*room(len(lines), np.int64), *room(size, np.uint8), *room(size, np.int64, np.int64)]
+    yield [offsets, data, np.frombuffer(_HEAD, np.uint8), input_record(Names, names)], outputs
+    found = [read_oracle.plain_messages(line, _HEAD, _KINDS) for line in lines]
+    rows = [(role - 4, begin + start, begin + stop) for begin, own in zip(offsets, found) for role, start, stop in own]
+    yield len(rows), [[*map(len, found)], *columns(rows, 3)]
+
+
+@row(conversations.write_contents)
+def write_contents(case: Case) -> Steps:
+    texts = [text.decode(errors="replace") for text in case.texts]
+    values = [json.dumps(text, ensure_ascii=bool(number % 2)).encode() for number, text in enumerate(texts)]
+    offsets, data = offsets_of(values), joined(values)
+    yield [data, offsets[:-1] + 1, offsets[1:] - 1], [*room(len(offsets), np.int64), *room(len(data), np.uint8)]
+    written = [text.encode() for text in texts]
+    yield None, [offsets_of(written), joined(written)]
+
+
+@row(conversations.strip_spans, valid_only=True)
+def strip_spans(case: Case) -> Steps:
+    spaces = [chr(code) for code in range(0x3100) if chr(code).isspace()]
+    texts = [
+        *map(bytes.decode, case.texts),
+        *(f"{one}\u200b{one}" for one in spaces),
+        "".join(spaces),
+        "\u2007 a\u0085\xa0",
+        "\x1f\u180e",
+    ]
+    lines = [text.encode() for text in texts]
+    offsets = offsets_of(lines)
+    yield [offsets, joined(lines)], room(len(lines), np.int64, np.int64)
+    starts = [begin + len(line) - len(text.lstrip().encode()) for begin, line, text in zip(offsets.tolist(), lines, texts)]
+    yield None, [starts, [start + len(text.strip().encode()) for start, text in zip(starts, texts)]]

@@ -28,6 +28,7 @@ from datapipe.tokens.engines import FASTOKENS, Fastokens, Reference, is_panic
 from datapipe.tokens.proof import Choice, Proof, proved
 from datapipe.tokens.vocabulary import (
     added_around,
+    composes,
     is_control,
     is_in_brackets,
     puts_a_space,
@@ -65,6 +66,7 @@ class Encoder:
         control_tokens: those of them that text never becomes, special or in brackets.
         unknown_id: the id of text without a token; None where all text has tokens.
         token_bytes: the bytes of text that each id stands for, (vocab_size,) int32; None where ids do not spell bytes.
+        composes: whether they are the bytes of text in NFC.
         adds: what the post-processor of the file would add to a text.
         id_type: uint16 or uint32; see `schemas.token_type`.
         fingerprint: checksum of `to_json()`, full width.
@@ -109,6 +111,7 @@ class Encoder:
         self._choice = choice
         has_lengths = self.unknown_id is None and spells_bytes(settings)
         self.token_bytes = token_bytes(vocabulary, self.added_tokens, self.vocab_size) if has_lengths else None
+        self.composes = composes(settings)
         self._puts_first_space = puts_first_space(settings)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -147,14 +150,15 @@ class Encoder:
         """Whether the tokenizer puts a space before every text, also behind a control token."""
         return puts_a_space(self.behind_tokens or self._tokenizer)
 
-    def spans(self, text: str, *, is_first: bool) -> tuple[np.ndarray, np.ndarray]:
-        """The start and stop byte of each token of a text, (num_tokens,) int64 each: by `tokenizers`, slowly. `is_first`:
+    def spans(self, text: str, *, is_first: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The id, start and stop byte of each token of a text, (num_tokens,) int64 each: by `tokenizers`, slowly. `is_first`:
         whether no control token is before it."""
         tokenizer = self._tokenizer if is_first or self.behind_tokens is None else self.behind_tokens
-        pairs = np.array(tokenizer.encode(text, add_special_tokens=False).offsets, np.int64).reshape(-1, 2)
+        encoding = tokenizer.encode(text, add_special_tokens=False)
+        pairs = np.array(encoding.offsets, np.int64).reshape(-1, 2)
         sizes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
         ends = np.concatenate([[0], np.cumsum(1 + (sizes > 0x7F) + (sizes > 0x7FF) + (sizes > 0xFFFF))])
-        return ends[pairs[:, 0]], ends[pairs[:, 1]]
+        return np.array(encoding.ids, np.int64), ends[pairs[:, 0]], ends[pairs[:, 1]]
 
     @property
     def _markers(self) -> dict[str, int]:

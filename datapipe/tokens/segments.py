@@ -6,7 +6,7 @@
 A part is encoded as one text, whatever its segments, as the template of a tokenizer does: "assistant\\nHi" may have a token
 that holds the end of a header and the begin of an answer. Such a token is learned if any byte of it is
 (`return_assistant_tokens_mask` of transformers). The lengths of tokens have the borders where a tokenizer spells text byte by
-byte; parts of other tokenizers that have both are encoded again by `tokenizers`, which has them.
+byte; parts of other tokenizers that have both are encoded again by `tokenizers` up to the last border, which has them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from datapipe.tokens.vocabulary import no_control_token
 
 _NO_ID = -1
 _WORD_BYTES = 8  # shorter parts are encoded once each
+_AHEAD_BYTES = 32  # behind a border: most words end within
 _IS_WHITE = np.isin(np.arange(256), list(b" \t\n\r\x0b\x0c"))  # as `bytes.strip` has it
 
 if TYPE_CHECKING:
@@ -78,12 +79,17 @@ def encode_segments(encoder: Encoder, texts: pa.Array, segments: Segments) -> En
     flags[part_places], flags[token_places] = borders.is_learned[last], segments.learned[is_token]
     learned = np.repeat(flags, np.diff(ends))
     mixed = np.flatnonzero((num_learned > 0) & (num_learned < num_borders) & (part_starts < part_stops))
-    of_tokens = ends[part_places[mixed]], ends[part_places[mixed] + 1]
-    if len(mixed) and (token_bytes := encoder.token_bytes) is not None:
-        before_last = borders.starts[last[mixed]] - parts.starts[mixed]
-        _learn_by_bytes(token_bytes, ids, (parts.starts[mixed], before_last), of_tokens, borders, learned)
-    elif len(mixed):
-        _learn_slowly(encoder, (parts, data, mixed), of_tokens, borders, learned)
+    is_spelled = _are_spelled(encoder, data, parts.starts[mixed], borders.starts[last[mixed]])
+    if len(own := mixed[is_spelled]) and encoder.token_bytes is not None:
+        texts, of_tokens = (parts.starts[own], borders.starts[last[own]] - parts.starts[own]), part_places[own]
+        _learn_by_bytes(encoder.token_bytes, ids, texts, (ends[of_tokens], ends[of_tokens + 1]), borders, learned)
+    for number in mixed[~is_spelled].tolist():
+        of_tokens = slice(ends[part_places[number]], ends[part_places[number] + 1])
+        text, is_first = data[parts.starts[number] : parts.stops[number]].tobytes(), bool(parts.is_first[number])
+        border = int(borders.starts[last[number]] - parts.starts[number])
+        starts, stops = (each + parts.starts[number] for each in _spans_to(encoder, text, border, ids[of_tokens], is_first))
+        _, num_learned, _ = borders.within(starts, np.maximum(stops, starts + 1))
+        learned[of_tokens][: len(starts)] = num_learned > 0
     return Encoded(ids, np.append(0, ends[1:][part_places[parts.is_last]]), learned)
 
 
@@ -187,6 +193,16 @@ class _Borders(NamedTuple):
         return stop - 1, self.before[stop] - self.before[first], stop - first
 
 
+def _are_spelled(encoder: Encoder, data: np.ndarray, starts: np.ndarray, borders: np.ndarray) -> np.ndarray:
+    """Whether the tokens of parts spell their text byte by byte up to the last border, (num_parts,). NFC changes no ASCII, and
+    joins no character with white space before it."""
+    if encoder.token_bytes is None or not encoder.composes:
+        return np.full(len(starts), encoder.token_bytes is not None)
+    others = np.flatnonzero(data >= 0x80)
+    is_apart = _IS_WHITE[data[np.maximum(borders - 1, 0)]] & (borders > starts)
+    return np.searchsorted(others, starts) == np.searchsorted(others, np.where(is_apart, borders, borders + 1))
+
+
 def _learn_by_bytes(
     token_bytes: np.ndarray,
     ids: np.ndarray,
@@ -206,18 +222,15 @@ def _learn_by_bytes(
     learned[index] = own
 
 
-def _learn_slowly(
-    encoder: Encoder,
-    texts: tuple[Parts, np.ndarray, np.ndarray],
-    of_tokens: tuple[np.ndarray, np.ndarray],
-    borders: _Borders,
-    learned: np.ndarray,
-) -> None:
-    """The same of all tokens of parts, by `tokenizers`. `texts`: all parts, their data, and the numbers of those parts."""
-    parts, data, mixed = texts
-    for number, start, stop in zip(mixed.tolist(), *(each.tolist() for each in of_tokens)):
-        begin, is_first = parts.starts[number], bool(parts.is_first[number])
-        text = data[begin : parts.stops[number]].tobytes().decode()
-        token_starts, token_stops = (begin + each for each in encoder.spans(text, is_first=is_first))
-        _, num_learned, _ = borders.within(token_starts, np.maximum(token_stops, token_starts + 1))
-        learned[start:stop] = num_learned > 0
+def _spans_to(encoder: Encoder, text: bytes, border: int, ids: np.ndarray, is_first: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The start and stop byte of the tokens of a text that begin before a border, and of those behind that are known. Equal ids
+    of the begin of a text stand for the same bytes there, where each id has a text."""
+    stop = border + _AHEAD_BYTES
+    while stop < len(text) and text[stop] & 0xC0 == 0x80:
+        stop += 1
+    if encoder.unknown_id is None and stop < len(text):
+        own, starts, stops = encoder.spans(text[:stop].decode(), is_first=is_first)
+        known = int(np.searchsorted(starts, border))
+        if known < len(own) and np.array_equal(own[:known], ids[:known]):
+            return starts[:known], stops[:known]
+    return encoder.spans(text.decode(), is_first=is_first)[1:]

@@ -103,7 +103,8 @@ def untokenized(settings: Mapping[str, Any], tokenizer: Tokenizer) -> str:
 
 
 def spells_bytes(settings: Mapping[str, Any]) -> bool:
-    """Whether ids spell any text byte by byte, where each byte has a token: nothing is added to it, and nothing left out."""
+    """Whether ids spell any text byte by byte, where each byte has a token: nothing is added to it, and nothing left out. Of a
+    tokenizer that `composes` text they spell the composed one."""
     step, added = settings.get("pre_tokenizer") or {}, settings.get("added_tokens") or ()
     steps = step.get("pretokenizers") or [step]
     keep_all = all(
@@ -113,7 +114,12 @@ def spells_bytes(settings: Mapping[str, Any]) -> bool:
     found = [token for token in added if not is_control(token["content"], is_special=bool(token.get("special")))]
     takes_spaces = any(token.get("lstrip") or token.get("rstrip") for token in found)
     is_byte_level = any(each.get("type") == "ByteLevel" for each in steps) and model_type(settings["model"]) == "BPE"
-    return is_byte_level and keep_all and not takes_spaces and settings.get("normalizer") is None
+    return is_byte_level and keep_all and not takes_spaces and (settings.get("normalizer") is None or composes(settings))
+
+
+def composes(settings: Mapping[str, Any]) -> bool:
+    """Whether text is in NFC before it is spelled."""
+    return (settings.get("normalizer") or {}).get("type") == "NFC"
 
 
 def token_bytes(vocabulary: Mapping[str, int], added: Collection[str], size: int) -> np.ndarray:

@@ -85,9 +85,10 @@ def expected(tokenizer: Tokenizer, listed: list[dict[str, Any]]) -> tuple[list[i
 
 
 text = st.text(st.sampled_from("user\nHelo é漢 a.!\u0301"), max_size=8)
+repeated = st.builds(lambda text, count: text * count, text, st.sampled_from([1, 1, 9]))
 segment = st.one_of(
     st.builds(lambda token, learn: {"token": token, "learn": learn}, st.sampled_from(CONTROL), st.booleans()),
-    st.builds(lambda text, learn: {"text": text, "learn": learn}, text, st.booleans()),
+    st.builds(lambda text, learn: {"text": text, "learn": learn}, repeated, st.booleans()),
 )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.arrays import find_either
+from datapipe.kernels.arrays import copy_into, find_either
 from datapipe.kernels.text.unicode_classes import write_character
 from datapipe.kernels.types import BoolsOut, Int64s, Int64sOut, UInt8s, UInt8sOut
 
@@ -111,10 +111,16 @@ def _code_unit(data, offset):
 def unescape(data, offset, stop, out, end):
     """Writes the characters of data[offset:stop], the inside of a string, to out[end:]; returns the new end."""
     while offset < stop:
-        if data[offset] != 92 or offset + 1 >= stop:
+        near = min(offset + 8, stop)
+        while offset < near and data[offset] != 92:
             out[end] = data[offset]
             offset, end = offset + 1, end + 1
-            continue
+        if offset == near and offset < stop:
+            far = find_either(data, offset, stop, _BACKSLASHES, _BACKSLASHES)
+            copy_into(out[end : end + far - offset], data[offset:far])
+            offset, end = far, end + far - offset
+        if offset + 1 >= stop:
+            return end
         byte = data[offset + 1]
         if byte != 117 or offset + 6 > stop:
             letter = 8 if byte == 98 else 12 if byte == 102 else 10 if byte == 110 else 13 if byte == 114 else byte
@@ -153,7 +159,7 @@ def _is_name(data, offset, stop, names, first, last, scratch):
 
 
 @inline
-def _find_member(data, offset, stop, names, first, last, scratch):
+def _find_member(data, offset, stop, names, first, last, scratch, known_start, known_stop):
     """Start and stop of the value of the first key names[first:last] at `offset`; or -1, -1."""
     offset = skip_space(data, offset, stop)
     if offset >= stop or data[offset] != 123:
@@ -164,7 +170,7 @@ def _find_member(data, offset, stop, names, first, last, scratch):
         offset = _skip_string(data, offset, stop)
         is_wanted = _is_name(data, key, offset - 1, names, first, last, scratch)
         value = skip_space(data, skip_space(data, offset, stop) + 1, stop)
-        offset = _skip_value(data, value, stop)
+        offset = known_stop if value == known_start else _skip_value(data, value, stop)
         if is_wanted:
             return value, offset
         offset = skip_space(data, skip_space(data, offset, stop) + 1, stop)
@@ -184,11 +190,12 @@ def find_values(
 ) -> None:
     """The span of the value at a path in each line, an object that a parser has accepted; -1 where
     it is absent. Name p of the path, outermost first, is names[parts[p]:parts[p + 1]]; of two equal
-    keys the first counts."""
+    keys the first counts. Before, `value_starts` and `value_stops` have the span of any one value of
+    the line, which is not read again; -1 for none."""
     for i in range(len(starts)):
-        a, b = starts[i], stops[i]
+        a, b, known_start, known_stop = starts[i], stops[i], value_starts[i], value_stops[i]
         for p in range(len(parts) - 1):
-            a, b = _find_member(data, a, b, names, parts[p], parts[p + 1], scratch)
+            a, b = _find_member(data, a, b, names, parts[p], parts[p + 1], scratch, known_start, known_stop)
             if a < 0:
                 break
         value_starts[i], value_stops[i] = a, b
@@ -221,12 +228,16 @@ class FieldPath:
         self.scratch = np.empty(_LONGEST_ESCAPE * max(map(len, encoded)), np.uint8)
 
     def values(
-        self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray
+        self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray, known: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Of the field's values in accepted lines: valid (num_lines,) bool, offsets (num_lines + 1,) int64, their bytes, and
-        the first byte of each as written, (num_lines,) uint8, 0 for null."""
-        value_starts, value_stops = np.empty_like(starts), np.empty_like(starts)
+        the first byte of each as written, (num_lines,) uint8, 0 for null. `known`: (2, num_lines) int64, the starts and stops
+        of the longest value of each line that was found before, -1 for none; it becomes the longer one."""
+        value_starts, value_stops = np.full((2, len(starts)), -1, np.int64) if known is None else known.copy()
         find_values(data, starts, stops, self.names, self.parts, self.scratch, value_starts, value_stops)
+        if known is not None:
+            is_longer = value_stops - value_starts > known[1] - known[0]
+            known[:, is_longer] = value_starts[is_longer], value_stops[is_longer]
         valid, offsets = np.empty(len(starts), np.bool_), np.empty(len(starts) + 1, np.int64)
         out = np.empty(int((value_stops - value_starts).sum()), np.uint8)
         copy_values(data, value_starts, value_stops, valid, offsets, out)

@@ -72,8 +72,9 @@ def conversation_of(content: str, fields: Sequence[str], tools_field: str) -> tu
         value = {"messages": values[fields[0]], **values}  # beside others, such as `system`
     inner = value.get("tools") if isinstance(value, dict) else None
     tools = record.get(tools_field)
-    messages, listed = messages_of(value), tools_of(inner if _given(tools) is None else tools)
-    if _HALF.search(content):
+    given = _given(tools)
+    messages, listed = messages_of(value), tools_of(inner if given is None else tools, given)
+    if "\\u" in content and _HALF.search(content):
         _check_unicode([messages, listed])
     return messages, listed
 
@@ -251,14 +252,16 @@ def _parsed_arguments(text: str) -> Any:
         return text
 
 
-def tools_of(value: Any) -> list[Any] | None:
-    """The tools of a conversation, each {type: function, function: {…}}; None for none. Raises MalformedError."""
-    listed = _given(value)
+def tools_of(value: Any, given: Any = None) -> list[Any] | None:
+    """The tools of a conversation, each {type: function, function: {…}}; None for none. Raises MalformedError. `given`: the
+    value without JSON text around it, where it is known."""
+    listed = _given(value) if given is None else given
     if listed is None or listed in ("", [], {}):
         return None
     if not isinstance(listed, list) or not all(isinstance(tool, dict) for tool in listed):
         raise MalformedError(NO_TOOLS, f"tools: found {_shown(value)}, expected a list of objects")
-    return [_tool(_without_nulls(tool)) for tool in listed]
+    has_nulls = not isinstance(value, str) or "null" in value
+    return [_tool(_without_nulls(tool) if has_nulls else tool) for tool in listed]
 
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:

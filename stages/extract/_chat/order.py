@@ -54,7 +54,7 @@ class _OpenCalls:
 
     def open(self, number: int, message: Message) -> None:
         calls = message.get("tool_calls") or ()
-        self._counts, self._number = dict(Counter(call.get("id") for call in calls)), number
+        self._counts, self._number = dict(Counter(call.get("id") for call in calls)) if calls else {}, number
         self._answer = "" if calls else message["content"]
 
     def close(self, number: int, message: Message) -> None:

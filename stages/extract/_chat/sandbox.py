@@ -9,6 +9,8 @@ expression, such as `x ~ x` in a loop.
 import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from functools import lru_cache
+from json.encoder import encode_basestring
 from typing import Any, cast
 
 from jinja2 import nodes
@@ -163,4 +165,12 @@ def _new_dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
 
 
 def to_json(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    if type(value) is str and not ensure_ascii:
+        return encode_basestring(value)
+    between = separators if separators is None else tuple(separators)
+    return _encoder(ensure_ascii, indent, between, sort_keys).encode(value)
+
+
+@lru_cache
+def _encoder(ensure_ascii: bool, indent: Any, separators: Any, sort_keys: bool) -> json.JSONEncoder:
+    return json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -105,14 +105,15 @@ class LineParser:
         data = np.frombuffer(block.content, np.uint8)
         starts, stops, kinds = split_lines(data)
         rows, texts, rejects = self._accepted(block.content, starts, stops, kinds)
-        kept = {name: field.values(data, starts[rows], stops[rows]) for name, field in self.kept.items()}
+        own, known = (data, starts[rows], stops[rows]), np.full((2, len(rows)), -1, np.int64)
+        kept = {name: field.values(*own, known) for name, field in self.kept.items()}
         extra, wider = kept_columns(kept, self.fields)
         bad = sorted(rejects)
         bad_positions = block.positions(starts[bad]).tolist() if bad else []
         return ReadBatch(
             positions=block.positions(starts[rows]),
             content=texts,
-            ids=self.id.values(data, starts[rows], stops[rows])[0],
+            ids=self.id.values(*own, known)[0],
             extra=extra,
             wider=wider,
             rejected=tuple(
@@ -277,19 +278,18 @@ class NamedField:
         self._path = FieldPath(name.split("."))
         self._key = FieldPath([name]) if "." in name else None
 
-    def values(self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> tuple[pa.Array, np.ndarray]:
+    def values(self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray, known: np.ndarray) -> tuple[pa.Array, np.ndarray]:
         """The values in parsed lines as strings, (num_lines,) large_string, null for none; and the
-        first byte of each, uint8."""
-        values, firsts = _values(self._path, data, starts, stops)
+        first byte of each, uint8. `known`: as in `FieldPath.values`."""
+        values, firsts = _column(*self._path.values(data, starts, stops, known))
         if self._key is None or not values.null_count:
             return values, firsts
         rows = null_rows(values)
-        others, firsts[rows] = _values(self._key, data, starts[rows], stops[rows])
+        others, firsts[rows] = _column(*self._key.values(data, starts[rows], stops[rows]))
         return pc.replace_with_mask(values, values.is_null(), others), firsts
 
 
-def _values(path: FieldPath, data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> tuple[pa.Array, np.ndarray]:
-    valid, offsets, content, firsts = path.values(data, starts, stops)
+def _column(valid: np.ndarray, offsets: np.ndarray, content: np.ndarray, firsts: np.ndarray) -> tuple[pa.Array, np.ndarray]:
     values = texts_from(offsets, content)
     return values if valid.all() else pc.if_else(pa.array(valid), values, pa.scalar(None, pa.large_string())), firsts
 

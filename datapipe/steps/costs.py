@@ -24,7 +24,7 @@ _OTHER_ROWS = 0.5
 
 _MB_PER_S: Mapping[str, float] = {
     "extract.html": 33.0,
-    "extract.chat": 4.5,
+    "extract.chat": 60.0,
     "normalize.*": 60.0,
     "filter.url": 500.0,
     "filter.gopher_*": 50.0,

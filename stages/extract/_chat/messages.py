@@ -48,7 +48,6 @@ _ROLES: Mapping[str, Sequence[str]] = {
     "function_call": ("function_call", "tool_call"),
 }
 ROLE_OF = {name: role for role, names in _ROLES.items() for name in names}
-_PLAIN = ("user", "assistant", "system")
 _LISTS = ("messages", "conversations", "conversation", "turns", "dialogue", "dialog")
 _ASKED, _ANSWERED = ("prompt", "instruction", "question", "query", "input"), ("completion", "output", "response", "answer")
 ROLE_NAMES, CONTENTS, CALLS = ("role", "from"), ("content", "value", "text"), ("tool_calls", "function_call")
@@ -144,8 +143,6 @@ def _joined(number: int, texts: Sequence[Any]) -> str:
 
 
 def _message(number: int, item: Any) -> Message:
-    if type(item) is dict and len(item) == 2 and type(text := item.get("content")) is str and item.get("role") in _PLAIN:
-        return {"role": item["role"], "content": text}  # most messages
     if not isinstance(item, dict):
         raise MalformedError(NO_LIST, f"messages[{number}]: found {_shown(item)}, expected an object with a role and a content")
     name = item.get("role") if item.get("role") is not None else item.get("from")

@@ -17,6 +17,7 @@ from datapipe.stage.segments import SEGMENTS, SEGMENTS_TYPE
 from stages.extract._chat.messages import MalformedError, conversation_of, messages_of, tools_of
 from stages.extract._chat.order import check_order
 from stages.extract.chat import Chat
+from tests.support.chats import conversations
 
 ASKED = [{"role": "user", "content": "Hi"}]
 ANSWERED = [*ASKED, {"role": "assistant", "content": "Hello!"}]
@@ -164,7 +165,7 @@ MALFORMED: dict[str, list[Any]] = {
 
 
 def opened(**options: Any) -> Chat:
-    stage = Chat(messages=("messages",), **{"template": "chatml", **options})
+    stage = Chat(**{"messages": ("messages",), "template": "chatml", **options})
     stage.open(StageContext(name="extract.chat", seed=1))
     return stage
 
@@ -204,6 +205,32 @@ def test_malformed_conversations_fail_for_their_reason_and_leave_the_others(reas
     left, rows = result.without_failed()
     assert rows.tolist() == [True, *[False] * len(contents), True]
     assert [text.count("Hello!") for text in left.columns["text"].to_pylist()] == [1, 1]
+
+
+@pytest.mark.parametrize("template", ["chatml", "llama3", "harmony"])
+def test_plain_conversations_are_what_they_are_one_by_one(template: str) -> None:
+    """Those of several fields are read one by one."""
+    others = [*(each for each, _ in FORMS.values()), *(each for listed in MALFORMED.values() for each in listed)]
+    given: list[Any] = [*conversations(150), *((each, None) for each in others if isinstance(each, list))]
+    given += [
+        ([*ASKED, {"role": role, "content": text}], None)
+        for role in ("user", "assistant", "ai", "AI")
+        for text in ("", " \n", "\u3000x\x1f")
+    ]
+    contents = [
+        json.dumps(
+            {"messages": each, "tools": tools} if tools else {"messages": each},
+            ensure_ascii=number % 2 == 0,
+            separators=(",", ":"),
+        )
+        for number, (each, tools) in enumerate(given)
+    ]
+    by_columns, one_by_one = (
+        processed(opened(messages=names, template=template), contents) for names in (("messages",), ("messages", "x"))
+    )
+    reasons = [{row: each.failed[row].partition("\n")[2] for row in each.failed} for each in (by_columns, one_by_one)]
+    assert reasons[0] == reasons[1]
+    assert by_columns.columns == one_by_one.columns
 
 
 def test_content_that_is_no_json_or_no_unicode_fails() -> None:

@@ -22,6 +22,12 @@ def seed_for(root: int, *names: str | int) -> int:
     return xxhash.xxh3_64_intdigest("\x1f".join(parts).encode())
 
 
+def epoch_key(seed: int, epoch: int) -> int:
+    """The seed of an epoch below `seed`, as kernels compute it: a finalised step of a splitmix64 counter."""
+    counter = np.array([(seed + (epoch + 1) * int(GOLDEN)) % (1 << 64)], np.uint64)
+    return int(mix64(counter)[0])
+
+
 def mix64(values: np.ndarray) -> np.ndarray:
     """The splitmix64 finaliser (Steele, Lea and Flood, 2014): a bijection of uint64 that flips half
     of the bits on average. `values`: (n,) uint64."""

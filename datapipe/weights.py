@@ -57,6 +57,13 @@ def exact_integers(weights: Mapping[str, Fraction]) -> dict[str, int]:
     return {name: weight // divisor for name, weight in whole.items()}
 
 
+def below_limit(weights: Mapping[str, int]) -> dict[str, int]:
+    """Weights above 0 in lowest terms; with fewer bits where their sum would be 2^61 or more, and at least 1 each."""
+    divisor = gcd(*weights.values()) or 1
+    excess = max(0, (sum(weights.values()) // divisor).bit_length() - (MAX_WEIGHT_SUM.bit_length() - 2))
+    return {name: max(1, weight // divisor >> excess) for name, weight in weights.items()}
+
+
 def changed_shares(weights: Mapping[str, Fraction], counted: Mapping[str, int]) -> dict[str, tuple[float, float]]:
     """By source whose share rounding changed by more than noise: the share that was given, and the share that counts."""
     total, counted_total = sum(weights.values()), sum(counted.values())

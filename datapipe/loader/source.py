@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from datapipe.errors import UserError, suggest
+from datapipe.errors import UserError
 from datapipe.kernels.compiling import compile_at_once
 from datapipe.loader.batches import Batch, BatchBuilder
 from datapipe.loader.cache.cache import ReadAhead, ShardCache, plan_budget
@@ -13,12 +13,13 @@ from datapipe.loader.options import LoaderOptions
 from datapipe.loader.order.batch_order import BatchOrder, begin_run, check_same_rows, resume_run
 from datapipe.loader.order.layout import Layout
 from datapipe.loader.order.lineage import Lineage, Skips
-from datapipe.loader.order.recipe import recipe_of
+from datapipe.loader.order.recipe import check_keys, recipe_of
 from datapipe.loader.order.sample_order import Inventory
 from datapipe.loader.order.state import LoaderState, check_same_order, state_at
 from datapipe.loader.prefetch import MAX_THREADS, Prefetcher
 from datapipe.loader.reading import RowReader
 from datapipe.shards.document_files import document_keys, files_with_hashes
+from datapipe.shards.leaves import leaves_named
 from datapipe.shards.manifest import Snapshot, read_tokens
 from datapipe.shards.snapshot_folder import output_of
 from datapipe.storage.root import Root
@@ -105,10 +106,7 @@ def plan_run(root: Root, snapshot: Snapshot, options: LoaderOptions) -> BatchOrd
             f"group_rows={rows} with a global batch of {size} rows: expected a number that divides it or is a multiple of it, "
             f"so that no batch cuts a group. {size} makes every batch of one source."
         )
-    for name in options.restart:
-        if name not in snapshot.sources:
-            expected = f"Expected some of {', '.join(snapshot.sources)}."
-            raise UserError(f"restart: no source '{name}'.{suggest(name, snapshot.sources)} {expected}")
+    check_keys("restart", options.restart, snapshot.sources)
     seed = snapshot.seed if options.seed is None else options.seed
     window = snapshot.window_shards if options.window is None else options.window
     inventory = Inventory(snapshot, options.split, seed, window, shuffle=options.shuffle)
@@ -137,7 +135,13 @@ def resumed(saved: LoaderState, lineage: Lineage, fresh: BatchOrder, options: Lo
         check_same_rows(lineage, fresh.inventory)
         return BatchOrder(fresh.inventory, lineage, fresh.drop_last)
     check_same_order(saved, state_at(0, fresh))
-    return resume_run(lineage, saved.step, fresh, migrate=options.migrate, restart=frozenset(options.restart))
+    return resume_run(
+        lineage,
+        saved.step,
+        fresh,
+        migrate=options.migrate,
+        restart=frozenset(leaves_named(options.restart, fresh.inventory.snapshot.sources)),
+    )
 
 
 def open_rows(

@@ -229,15 +229,14 @@ class TracedRun:
         layout = self.batch_order.layout
         file_hash, files = int.from_bytes(key[:8], "big"), files_with_hashes(self.root, self.snapshot)
         known = {source for number, source, _ in files if number == file_hash}  # rows of another snapshot may be in several
-        chosen = [number for number, name in enumerate(layout.sources) if not known or name in known]
+        chosen = layout.shards.sources_among(sorted(known)) >= 0 if known else np.ones(len(layout.shards), np.bool_)
         halves = [np.array([int.from_bytes(half, "big")], np.uint64) for half in (key[:8], key[8:])]
         hashed = shuffle_hash((halves[0], halves[1]), self.snapshot.seed)
-        for source in chosen:
-            for number in range(*layout.source_shards[source : source + 2]):
-                if layout.shards[number].may_have(hashed):
-                    start, stop = layout.shard_starts[number : number + 2].tolist()
-                    for first in range(start, stop, ROWS_AT_A_TIME):
-                        yield from self._find_in(np.arange(first, min(stop, first + ROWS_AT_A_TIME)), key)
+        for number in np.flatnonzero(chosen).tolist():
+            if layout.shards[number].may_have(hashed):
+                start, stop = layout.shard_starts[number : number + 2].tolist()
+                for first in range(start, stop, ROWS_AT_A_TIME):
+                    yield from self._find_in(np.arange(first, min(stop, first + ROWS_AT_A_TIME)), key)
 
     def _find_in(self, addresses: np.ndarray, key: bytes) -> Iterator[tuple[int, partial[Appearance]]]:
         read = self.reader.read(addresses, EVERY_COLUMN - {TOKENS})
@@ -267,7 +266,7 @@ class TracedRun:
         return "; ".join(
             f"steps {first} to {stop - 1} drew '{source}' from snapshot {snapshot}"
             for first, stop, source, snapshot in self.batch_order.sample_order.drawn_elsewhere()
-            if known is None or known[0] == source
+            if known is None or known[0] == source.partition("/")[0]
         )
 
     @cached_property

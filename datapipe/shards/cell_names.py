@@ -1,7 +1,7 @@
 """Names of the cells of a source, and patterns for them.
 
-    en, science, 19   ─▶  en/science/19      a part for each column; "/", "*", "?", "[", "%" and control characters as in URLs
-    */*/1?            ─▶  all cells whose last part is 10 to 19; "*" and "?" stand for characters of one part
+en, science, 19   ─▶  en/science/19      a part for each column; "/", "*", "?", "[", "%" and control characters as in URLs
+*/*/1?            ─▶  all cells whose last part is 10 to 19; "*" and "?" stand for characters of one part
 """
 
 from __future__ import annotations

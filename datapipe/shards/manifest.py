@@ -46,6 +46,7 @@ from datapipe.quantities import counted
 from datapipe.records.checksum import bytes_checksum, intact
 from datapipe.records.names import SNAPSHOT
 from datapipe.records.versions import TrustedRecords
+from datapipe.shards.leaves import problem_of
 from datapipe.shards.shard_table import (
     Count,
     InsidePath,
@@ -80,7 +81,7 @@ class Phase(_Record):
     """Weights that hold until token position `until_tokens` of the run (None: to its end)."""
 
     until_tokens: Count | None
-    weights: dict[SourceName, int]
+    weights: dict[InsidePath, int]  # of sources, cells, and patterns of cells: see `leaves.py`
 
 
 ShardList = Annotated[Sequence[ShardEntry], WrapValidator(_as_table), Field(exclude=True, validate_default=True)]
@@ -114,6 +115,8 @@ class FurtherLength(_Record):
 
     sequence_length: Annotated[int, Field(ge=1, lt=1 << 31)]
     weights: dict[SourceName, Count]  # of all sources; 0 where a source has no rows of this length
+    # `Cells.weights` of the sources with cells. A manifest without any lacks the key.
+    cells: dict[SourceName, tuple[Count, ...]] = Field(default={}, exclude_if=lambda cells: not cells)
     # phases, lists, shards: as those of `Snapshot`
     phases: tuple[Phase, ...]
     lists: tuple[FileEntry, ...] = ()
@@ -126,6 +129,7 @@ class FurtherLength(_Record):
         return cls(
             sequence_length=snapshot.sequence_length,
             weights={name: source.weight for name, source in snapshot.sources.items()},
+            cells={name: source.cells.weights for name, source in snapshot.sources.items() if source.cells is not None},
             phases=snapshot.phases,
             lists=tuple(entry.model_copy(update={"path": prefix + entry.path}) for entry in snapshot.lists),
             shards=ShardTable.of(snapshot.shards).below(prefix),
@@ -187,15 +191,25 @@ class Snapshot(_Record):
         return self
 
     def check_shards(self) -> None:
-        """Raises ValueError for a shard outside the output or listed twice, and for sources that are not listed."""
+        """Raises ValueError for a shard outside the output or listed twice, for sources that are not listed, and for shards
+        whose rows are not those of the cells of their source."""
         for rows in (self, *self.further):
             shards = ShardTable.of(rows.shards)
             shards.check_paths()
             listed = set(shards.column("source").unique().to_pylist()) if shards else set()
-            weighted = {name for phase in rows.phases for name in phase.weights}
-            for what, names in (("shards", listed), ("a weight", weighted)):
-                if strangers := names - set(self.sources):
-                    raise ValueError(f"{what} of '{min(strangers)}', which is not a source")
+            if strangers := listed - set(self.sources):
+                raise ValueError(f"shards of '{min(strangers)}', which is not a source")
+            for name in sorted({name for phase in rows.phases for name in phase.weights}):
+                if problem := problem_of(name, self.sources):
+                    raise ValueError(f"a weight of '{name}', {problem}")
+            shards.check_cells({name: len(source.cells.names) for name, source in self.sources.items() if source.cells})
+        for rows in self.further:
+            for name, weights in rows.cells.items():
+                source = self.sources.get(name)
+                if source is None or source.cells is None or len(source.cells.names) != len(weights):
+                    raise ValueError(
+                        f"weights of the cells of '{name}' in rows of {rows.sequence_length} tokens, which has others"
+                    )
 
     def sealed(self) -> Self:
         """This manifest with its lists and its fingerprint filled in."""
@@ -211,7 +225,7 @@ class Snapshot(_Record):
         for rows in self.further:
             if rows.sequence_length == sequence_length:
                 weighted = {
-                    name: source.model_copy(update={"weight": rows.weights.get(name, 0)})
+                    name: source.weighted(rows.weights.get(name, 0), rows.cells.get(name))
                     for name, source in self.sources.items()
                 }
                 own = {name: getattr(rows, name) for name in ("sequence_length", "phases", "lists", "shards")}

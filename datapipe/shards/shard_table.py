@@ -116,6 +116,14 @@ class CellRun(NamedTuple):
     documents: Count  # that start in the run
 
 
+class CellRuns(NamedTuple):
+    """Runs of rows, of several shards: (num_runs,) int64 each, as in `CellRun`."""
+
+    cells: np.ndarray
+    again: np.ndarray
+    rows: np.ndarray
+
+
 class ShardEntry(BaseModel):
     """One shard file: rows of tokens, or documents with their text."""
 
@@ -259,6 +267,32 @@ class ShardTable(Sequence[ShardEntry]):
     def column(self, name: str) -> pa.Array:
         return columns.contiguous(self._table.column(name))
 
+    def cell_runs(self) -> tuple[np.ndarray, CellRuns]:
+        """(num_shards,) int64, the runs of each shard; -1 for a shard without cells. And the runs of all shards, end to end."""
+        lists = self.column("cells")
+        counts = columns.numbers(compute.fill_null(compute.list_value_length(lists), _ABSENT)).astype(np.int64)
+        flat = lists.flatten()
+        numbers = (columns.numbers(columns.contiguous(flat.field(name))).astype(np.int64) for name in ("cell", "again", "rows"))
+        return counts, CellRuns(*numbers)
+
+    def check_cells(self, num_cells: Mapping[str, int]) -> None:
+        """Raises ValueError for a shard whose runs are not its rows, or are of no cell. `num_cells`: by source with cells."""
+        owners, counts, rows = self.sources_among([*num_cells]), *self.cell_runs()
+        is_cut = (owners >= 0) & columns.numbers(compute.equal(self.column("split"), "train"))
+        run_shards = np.repeat(np.arange(len(self)), np.maximum(counts, 0))
+        sums = np.zeros(len(self), np.int64)
+        np.add.at(sums, run_shards, rows.rows)
+        limits = np.array([*num_cells.values(), 0], np.int64)[owners]
+        strange = np.zeros(len(self), np.bool_)
+        strange[run_shards[(rows.cells < 0) | (rows.cells >= limits[run_shards]) | (rows.rows < 0)]] = True
+        for found, problem in (
+            ((counts >= 0) & ~is_cut, "has rows of cells, and its source or its split has no cells"),
+            (is_cut & (sums != self.sequences), "has rows of cells that do not add up to its rows"),
+            (strange, "has rows of a cell that its source does not have"),
+        ):
+            if found.any():
+                raise ValueError(f"{self[int(np.flatnonzero(found)[0])].path} {problem}")
+
     @property
     def sequences(self) -> np.ndarray:
         """(num_shards,) int64."""
@@ -371,7 +405,10 @@ def _check_values(name: str, values: pa.Array) -> None:
             raise ValueError("a range of hashes that is no pair")
         values, most = values.flatten(), 1 << 64
     elif name == "cells":
-        return  # `ShardEntry` checks them
+        runs = values.flatten()
+        if runs.null_count or any(runs.field(field).null_count for field, _ in _CELL_RUN):
+            raise ValueError("a run of a cell that lacks a number")
+        return  # `check_cells` checks the others
     elif pa.types.is_string(values.type):
         values, most = compute.utf8_length(values), MOST_CHARACTERS
     bounds = compute.min_max(values).as_py()

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
+from functools import cached_property
 from itertools import pairwise
-from math import floor
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, FiniteFloat, model_validator
 
-from datapipe.shards.shard_table import CellRun, Count, ShardGroup, ShortText, absent
+from datapipe.shards.shard_table import CellRun, Count, ShardEntry, ShortText, absent
 
 _MOST_EPOCHS = 1 << 40
 
 
+def _floor(text: str) -> int:
+    whole, _, divisor = text.partition("/")
+    return int(whole) // int(divisor or 1)
+
+
 def _exact(text: str) -> str:
-    if not 0 <= Fraction(text) < _MOST_EPOCHS:
+    if _floor(text) >= _MOST_EPOCHS:
         raise ValueError(f"expected a number of at least 0 and below 2^40, found {text}")
     return text
 
@@ -85,9 +89,24 @@ class Cells(BaseModel, frozen=True, extra="forbid"):
             raise ValueError("expected each cell once")
         return self
 
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """The number of each cell, by its name."""
+        return {name: number for number, name in enumerate(self.names)}
+
+    @cached_property
+    def least_times(self) -> tuple[int, ...]:
+        """(num_cells,) how often an epoch of each cell has all its rows."""
+        return tuple(_floor(repeat) for repeat in self.repeats)
+
     def times(self, run: CellRun) -> int:
         """How often an epoch of its cell has the rows of a run."""
-        return floor(Fraction(self.repeats[run.cell])) + run.again
+        return self.least_times[run.cell] + run.again
+
+    def limit_of(self, cell: int, default: float | None) -> float | None:
+        """The most epochs of a cell; `default`: those of its source."""
+        own = self.max_epochs[cell]
+        return default if own is None else own
 
 
 class SourceEntry(Provenance, frozen=True):
@@ -98,6 +117,20 @@ class SourceEntry(Provenance, frozen=True):
     strata: Strata | None = None
     cells: Cells | None = absent()
 
-    def repeats_of(self, group: ShardGroup) -> int:
-        """How often an epoch of the source has the rows of a shard."""
-        return 1 if self.strata is None or group.stratum is None else self.strata.repeats[group.stratum]
+    @model_validator(mode="after")
+    def _strata_or_cells(self) -> SourceEntry:
+        if self.strata is not None and self.cells is not None:
+            raise ValueError("expected strata or cells, not both")
+        return self
+
+    def weighted(self, weight: int, cells: tuple[int, ...] | None) -> SourceEntry:
+        """This source with another weight, and other weights of its cells, if any are given."""
+        changed = {} if self.cells is None or cells is None else {"cells": self.cells.model_copy(update={"weights": cells})}
+        return self.model_copy(update={"weight": weight, **changed})
+
+    def epoch_rows(self, shard: ShardEntry) -> int:
+        """The rows that an epoch of the source, or of its cells, has of a training shard."""
+        if self.cells is not None:
+            return sum(self.cells.times(run) * run.rows for run in shard.cells or ())
+        repeats = 1 if self.strata is None or shard.stratum is None else self.strata.repeats[shard.stratum]
+        return repeats * shard.sequences

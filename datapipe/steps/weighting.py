@@ -30,7 +30,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from datapipe.errors import DatapipeError
-from datapipe.weights import MAX_WEIGHT_SUM, exact_integers, integer_weights
+from datapipe.weights import below_limit, exact_integers, integer_weights
 
 if TYPE_CHECKING:
     from datapipe.config.mixture import Mixture
@@ -104,8 +104,7 @@ def by_temperature(tokens: Mapping[str, int], temperature: Fraction) -> dict[str
 def bounded(weights: Mapping[str, Fraction]) -> dict[str, int]:
     """Integer weights in these proportions: exact if their sum is below 2^62, otherwise with fewer bits."""
     whole = exact_integers(weights)
-    excess = max(0, sum(whole.values()).bit_length() - (MAX_WEIGHT_SUM.bit_length() - 2))
-    return {name: max(1, weight >> excess) if weight else 0 for name, weight in whole.items()} if excess else whole
+    return whole | below_limit({name: weight for name, weight in whole.items() if weight})
 
 
 def epoch_tokens(sources: Mapping[str, SourceEntry], shards: Iterable[ShardEntry], sequence_length: int) -> dict[str, int]:
@@ -113,7 +112,7 @@ def epoch_tokens(sources: Mapping[str, SourceEntry], shards: Iterable[ShardEntry
     tokens = dict.fromkeys(sources, 0)
     for entry in shards:
         if entry.split == "train":
-            tokens[entry.source] += sources[entry.source].repeats_of(entry.group) * entry.sequences * sequence_length
+            tokens[entry.source] += sources[entry.source].epoch_rows(entry) * sequence_length
     return tokens
 
 

@@ -21,9 +21,9 @@ from datapipe.records.names import SNAPSHOT
 from datapipe.shards.loss_mask import runs_of
 from datapipe.shards.manifest import FileEntry, Phase, Snapshot, TokenizerEntry, read_snapshot
 from datapipe.shards.schemas import UNLEARNED, token_type
-from datapipe.shards.shard_table import ShardEntry
+from datapipe.shards.shard_table import CellRun, ShardEntry
 from datapipe.shards.snapshot_folder import snapshot_folder
-from datapipe.shards.source_entry import SourceEntry
+from datapipe.shards.source_entry import CellAxis, Cells, SourceEntry
 from datapipe.shards.writer import ShardFormat, ShardWriter, shard_schema
 from datapipe.storage.root import Root
 
@@ -47,6 +47,7 @@ def make_snapshot(
     exhausted: Any = "stop",
     window_shards: int = 0,
     masked: Sequence[str] = (),
+    cells: Mapping[str, tuple[Cells, Sequence[tuple[int, bool, int]]]] = {},
 ) -> Path:
     """Writes a snapshot of `sources` (name -> training sequences) and returns its folder.
 
@@ -55,6 +56,7 @@ def make_snapshot(
         weights: of the sources, 1 each by default; `phases` overrules them, as (until_tokens, weights) each.
         vocab_size: below 65,500 tokens are uint16 and wrap around.
         masked: sources of which no loss counts the tokens that `is_learned` excludes.
+        cells: of sources that are cut into cells; and the (cell, again, rows) of their rows in turn.
     """
     root = Root(str(folder))
     shards: list[ShardEntry] = []
@@ -64,7 +66,8 @@ def make_snapshot(
             batch = sequences(name, number, count, sequence_length, vocab_size, has_mask=name in masked)
             number += count
             entry = {"source": name, "split": split}
-            shards += _write_shards(root, f"shards/{name}/{split}-0000", shard_format, batch, rows_per_shard, entry)
+            written = _write_shards(root, f"shards/{name}/{split}-0000", shard_format, batch, rows_per_shard, entry)
+            shards += with_cells(written, cells[name][1]) if name in cells and split == "train" else written
     own_weights = {name: (weights or {}).get(name, 0 if weights else 1) for name in sources}
     snapshot = Snapshot(
         name="made-by-hand",
@@ -72,7 +75,14 @@ def make_snapshot(
         sequence_length=sequence_length,
         shard_format=shard_format,
         tokenizer=TokenizerEntry(path="tokenizer.json", fingerprint=TOKENIZER, vocab_size=vocab_size, eos_id=0),
-        sources={name: SourceEntry(weight=own_weights[name], max_epochs=(max_epochs or {}).get(name)) for name in sources},
+        sources={
+            name: SourceEntry(
+                weight=own_weights[name],
+                max_epochs=(max_epochs or {}).get(name),
+                cells=cells[name][0] if name in cells else None,
+            )
+            for name in sources
+        },
         phases=tuple(Phase(until_tokens=until, weights=dict(shares)) for until, shares in phases or [(None, own_weights)]),
         total_tokens=total_tokens,
         exhausted=exhausted,
@@ -82,6 +92,35 @@ def make_snapshot(
     )
     write_manifest(root, snapshot.sealed())
     return folder
+
+
+def make_cells(
+    names: Sequence[str], weights: Sequence[int] = (), repeats: Sequence[str] = (), max_epochs: Sequence[float | None] = ()
+) -> Cells:
+    count, axes = len(names), names[0].count("/") + 1
+    return Cells(
+        axes=tuple(CellAxis(column=f"axis_{number}") for number in range(axes)),
+        names=tuple(names),
+        weights=tuple(weights or [1] * count),
+        repeats=tuple(repeats or ["1"] * count),
+        max_epochs=tuple(max_epochs or [None] * count),
+    )
+
+
+def with_cells(shards: Sequence[ShardEntry], runs: Sequence[tuple[int, bool, int]]) -> list[ShardEntry]:
+    """Shards whose rows belong in turn to the cells of `runs`: (cell, again, rows) each."""
+    found, (left, *later) = list[ShardEntry](), list(runs)
+    for shard in shards:
+        own, room = list[CellRun](), shard.sequences
+        while room:
+            cell, again, rows = left
+            taken = min(rows, room)
+            own.append(CellRun(cell=cell, again=again, rows=taken, tokens=0, documents=0))
+            room, left = room - taken, (cell, again, rows - taken)
+            if rows == taken and later:
+                left, *later = later
+        found.append(shard.model_copy(update={"cells": tuple(own)}))
+    return found
 
 
 def write_manifest(root: Root, snapshot: Snapshot) -> None:
@@ -105,6 +144,7 @@ def make_growing_snapshots(
     root = Root(str(folder))
     first = read_snapshot(root)
     assert first.has_tokens
+    assert first.shard_format != "jsonl.zst"
     length, vocab_size = first.sequence_length, first.tokenizer.vocab_size
     shards, number, made = list(first.shards), sum(shard.sequences for shard in first.shards), [first]
     for part in range(1, max(map(len, sources.values()))):

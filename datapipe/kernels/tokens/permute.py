@@ -30,28 +30,30 @@ LANES = 64  # Indices that go through the rounds together: 32 are a seventh slow
 _LOW_32 = np.uint64(0xFFFFFFFF)
 
 
-def permute(key: int, size: int, indices: np.ndarray) -> np.ndarray:
+def permute(key: int, size: int, indices: np.ndarray, most_shuffled: int = TABLE_SIZE) -> np.ndarray:
     """The position of each index in 0..size-1: (n,) int64, distinct for distinct indices. `key`:
-    any uint64; each is one permutation. `size`: at most 2^62."""
-    if size <= TABLE_SIZE:
+    any uint64; each is one permutation. `size`: at most 2^62. `most_shuffled`: the largest size
+    that uses a table, at least 1."""
+    if size <= most_shuffled:
         return _shuffled(key, size)[indices].astype(np.int64)
     out = np.empty(len(indices), np.int64)
     feistel(np.ascontiguousarray(indices, np.int64), size, round_keys(key), False, out)
     return out
 
 
-def invert(key: int, size: int, positions: np.ndarray) -> np.ndarray:
+def invert(key: int, size: int, positions: np.ndarray, most_shuffled: int = TABLE_SIZE) -> np.ndarray:
     """The indices that `permute` maps to `positions`: (n,) int64."""
-    if size <= TABLE_SIZE:
+    if size <= most_shuffled:
         return np.argsort(_shuffled(key, size))[positions].astype(np.int64)
     out = np.empty(len(positions), np.int64)
     feistel(np.ascontiguousarray(positions, np.int64), size, round_keys(key), True, out)
     return out
 
 
-def permutation(key: int, size: int) -> np.ndarray:
-    """What kernels permute with: the position of each index, (size,) uint16, up to `TABLE_SIZE`; else the round keys."""
-    return _shuffled(key, size) if size <= TABLE_SIZE else round_keys(key)
+def permutation(key: int, size: int, most_shuffled: int = TABLE_SIZE) -> np.ndarray:
+    """What kernels permute with: the position of each index, (size,) uint16, up to `most_shuffled`; else the round keys,
+    uint64."""
+    return _shuffled(key, size) if size <= most_shuffled else round_keys(key)
 
 
 @lru_cache(maxsize=512)  # 64 MiB at most
@@ -137,14 +139,15 @@ def feistel(indices: Int64s, size: int, keys: UInt64s, inverse: bool, out: Int64
         num_lanes, following = _refill(indices, size, values, origins, num_lanes, following, out)
 
 
-@kernel
-def shuffle_table(key: np.uint64, out: UInt16sOut) -> None:
-    """A keyed Fisher-Yates shuffle of 0..len(out)-1, at most 2^16: every permutation is equally likely over keys. Lemire's
-    multiply-high turns 32-bit words of a splitmix64 counter into numbers below n; biased words are drawn again."""
-    for i in range(len(out)):
+@inline
+def shuffle(key: Any, size: Any, out: Any) -> None:
+    """Fills `out[:size]`, at most 2^16 items, with 0..size-1 by a keyed Fisher-Yates shuffle: every permutation is equally
+    likely over keys. Lemire's multiply-high turns 32-bit words of a splitmix64 counter into numbers below n; biased words are
+    drawn again."""
+    for i in range(size):
         out[i] = i
     counter = mix64(key)
-    for i in range(len(out) - 1, 0, -1):
+    for i in range(size - 1, 0, -1):
         choices = np.uint64(i + 1)
         unfair = (_LOW_32 + np.uint64(1)) % choices
         while True:
@@ -156,3 +159,9 @@ def shuffle_table(key: np.uint64, out: UInt16sOut) -> None:
         held = out[i]
         out[i] = out[chosen]
         out[chosen] = held
+
+
+@kernel
+def shuffle_table(key: np.uint64, out: UInt16sOut) -> None:
+    """`shuffle` of all items of `out`."""
+    shuffle(key, len(out), out)

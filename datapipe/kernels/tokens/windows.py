@@ -14,18 +14,18 @@ import numpy as np
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.hashing import mix64
 from datapipe.kernels.tokens.memory import int64_at, uint16_at, uint64_at
-from datapipe.kernels.tokens.permute import LANES, NUM_ROUNDS, TABLE_SIZE, halves
+from datapipe.kernels.tokens.permute import LANES, NUM_ROUNDS, halves
 from datapipe.kernels.types import Int64Matrix, Int64s, Int64sOut
 
 WINDOWS_PER_SOURCE = 2
 """Samples of a batch lie in the window in use, and where it ends in the next one."""
 
-WINDOW_WIDTH = 6
-FIRST, STOP, PERMUTATION, BASE, NUM_ENTRIES, ENTRIES = range(WINDOW_WIDTH)
-"""A window: its ordinals FIRST to STOP - 1, 0 and 0 for none; the address of its shuffled table (uint16, up to `TABLE_SIZE`
-samples) or of its round keys, 0 without a permutation; the address of its first row where its rows follow each other, else
-of the source's first row; its number of entries, 0 where its rows follow each other; and the memory address of the entries:
-NUM_ENTRIES first positions, ascending from 0, then for each entry the row in the source minus the position."""
+WINDOW_WIDTH = 7
+FIRST, STOP, PERMUTATION, IS_TABLE, BASE, NUM_ENTRIES, ENTRIES = range(WINDOW_WIDTH)
+"""A window: its ordinals FIRST to STOP - 1, 0 and 0 for none; the memory address of its shuffled table (uint16), with IS_TABLE
+1, or of its round keys, 0 without a permutation; the address of its first row where its rows follow each other, else 0; its
+number of entries, 0 where its rows follow each other; and the memory address of the entries: NUM_ENTRIES first positions,
+ascending from 0, then for each entry the address of its first row minus the position."""
 
 
 @inline
@@ -115,7 +115,7 @@ def find_addresses(sources: Int64s, ordinals: Int64s, windows: Int64Matrix, out:
             if window[PERMUTATION] == 0:
                 out[i] = _address_of(window, index)
                 continue
-            if size <= TABLE_SIZE:
+            if window[IS_TABLE]:
                 out[i] = _address_of(window, np.int64(uint16_at(window[PERMUTATION], size)[index]))
                 continue
             values[num_lanes], origins[num_lanes], lines[num_lanes] = np.uint64(index), i, line

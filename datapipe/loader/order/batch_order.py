@@ -254,8 +254,10 @@ def run_order(snapshot: Snapshot) -> SampleOrder:
 
 
 def drawn_tokens(snapshot: Snapshot, order: SampleOrder) -> dict[str, int] | None:
-    """Tokens that the loader draws of each source in a whole run; None for an endless run."""
+    """Tokens that the loader draws of each source, with all its cells, in a whole run; None for an endless run."""
     if order.num_samples is None:
         return None
-    counts = dict(zip(order.mixture.sources, order.mixture.counts(order.num_samples)))
-    return {name: counts[name] * snapshot.sequence_length for name in snapshot.sources}
+    drawn = dict.fromkeys(snapshot.sources, 0)
+    for leaf, count in zip(order.layout.sources, order.mixture.counts(order.num_samples)):
+        drawn[leaf.partition("/")[0]] += count * snapshot.sequence_length
+    return drawn

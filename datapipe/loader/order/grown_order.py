@@ -22,6 +22,7 @@ import numpy as np
 from datapipe.errors import SnapshotError
 from datapipe.kernels.tokens import windows as kernels
 from datapipe.kernels.tokens.permute import invert, permute
+from datapipe.loader.order.cell_finder import CellFinder
 from datapipe.loader.order.source_order import SourceOrder, Window
 
 
@@ -102,16 +103,15 @@ class GrownOrder:
         self._generations, self._eras, self.size = tuple(generations), tuple(eras), eras[-1].size
         self._starts = [era.start for era in self._eras]
         self._origins = [era.origin for era in self._eras]
-        self._first_rows = np.cumsum([0, *(order.num_rows for order in self._generations)]).tolist()
-        self._first_shards = np.cumsum([0, *(order.num_shards for order in self._generations)]).tolist()
+
+    @property
+    def last_era(self) -> SourceEra:
+        return self._eras[-1]
 
     def window_at(self, ordinal: int) -> Window:
         number, within = self._eras[bisect_right(self._origins, ordinal) - 1].split(ordinal)
-        window, row, shift = self._generations[number].window_at(within), self._first_rows[number], ordinal - within
-        entries = window.entries.copy()
-        entries[len(entries) // 2 :] += row
-        base = window.base if len(entries) else window.base + row
-        return replace(window, first=window.first + shift, stop=window.stop + shift, base=base, entries=entries)
+        window, shift = self._generations[number].window_at(within), ordinal - within
+        return replace(window, first=window.first + shift, stop=window.stop + shift)
 
     def replaced(self, ordinals: np.ndarray, attempt: int) -> np.ndarray:
         """The ordinals, of the same epochs, whose rows are the k-th replacements of unreadable rows: (n,) int64."""
@@ -132,16 +132,16 @@ class GrownOrder:
         era = self._eras[max(0, bisect_right(self._starts, count - 1) - 1)]
         return era.first_epoch + -(-(count - era.origin) // max(1, era.size))
 
-    def ordinals_of(self, row: int, epoch: int, attempt: int = 0) -> list[int]:
-        """All ordinals of an epoch of the source whose row, or whose replacement at this `attempt`, is `row`."""
-        number = bisect_right(self._first_rows, row) - 1
+    def ordinals_of(self, address: int, epoch: int, attempt: int = 0) -> list[int]:
+        """All ordinals of an epoch of the source whose row, or whose replacement at this `attempt`, is at an address."""
+        number = next(number for number, order in enumerate(self._generations) if order.holds(address))
         order, of_row = self._generations[number], set[int]()
         for era, stop in zip(self._eras, [*self._starts[1:], None]):
             whole = epoch - era.first_epoch
             if number >= len(era.epochs) or whole < 0:
                 continue
             own_epoch = era.epochs[number] + whole
-            within = order.ordinals_of(row - self._first_rows[number], own_epoch)
+            within = order.ordinals_of(address, own_epoch)
             indices = np.array(within, np.int64) - own_epoch * order.size + era.starts[number]
             if attempt:
                 indices = invert(self._generations[0].replacement_key(epoch, attempt), era.size, indices)
@@ -158,7 +158,7 @@ class GrownOrder:
             for first, shards in self._generations[number].windows_from(within):
                 if first - within + ordinal >= end:
                     break
-                yield first - within + ordinal, [self._first_shards[number] + shard for shard in shards]
+                yield first - within + ordinal, shards
             ordinal = end
 
 
@@ -170,22 +170,23 @@ class _Tables(NamedTuple):
 
     windows: np.ndarray
     kept: Mapping[int, Window]
+    num_bytes: int
 
 
 class AddressFinder:
     """Addresses of the samples of each source, by one kernel call for all. Several threads may call `find` at once.
 
-    The tables hold the two windows that each source used last. They are replaced, never changed: a call works with the tables
-    that it took, so the memory that a kernel reads lives until it returns.
+    Samples of `cells` are computed. Of other sources, tables hold the two windows that each used last. They are replaced, never
+    changed: a call works with the tables that it took, so the memory that a kernel reads lives until it returns.
     """
 
-    def __init__(self, orders: Sequence[GrownOrder], source_starts: np.ndarray) -> None:
-        self._orders, self._source_starts = tuple(orders), source_starts
+    def __init__(self, orders: Sequence[GrownOrder], cells: CellFinder | None = None) -> None:
+        self._orders, self._cells = orders, cells
         self._tables = self._empty()
 
-    def __reduce__(self) -> tuple[type[AddressFinder], tuple[tuple[GrownOrder, ...], np.ndarray]]:
+    def __reduce__(self) -> tuple[type[AddressFinder], tuple[Sequence[GrownOrder], CellFinder | None]]:
         """A copy begins with empty tables: those of the original hold addresses of its memory."""
-        return AddressFinder, (self._orders, self._source_starts)
+        return AddressFinder, (self._orders, self._cells)
 
     def find(self, sources: np.ndarray, ordinals: np.ndarray, attempt: int = 0) -> np.ndarray:
         """The address of each sample: (n,) int64. Ordinals, (n,) int64, count over all epochs of
@@ -194,6 +195,8 @@ class AddressFinder:
         if attempt:
             ordinals = self._replaced(sources, ordinals, attempt)
         addresses = np.full(len(sources), -1, np.int64)
+        if self._cells is not None and self._cells.find(sources, ordinals, addresses) == 0:
+            return addresses
         tables = self._tables
         while kernels.find_addresses(sources, ordinals, tables.windows, addresses):
             tables = self._with_windows(tables, sources, ordinals, np.flatnonzero(addresses < 0))
@@ -215,19 +218,22 @@ class AddressFinder:
             (source, self._orders[source].window_at(ordinal))
             for source, ordinal in zip(of_missing.tolist(), ordinals[missing[first_of]].tolist())
         ]
-        if sum(window.num_bytes for window in [*tables.kept.values(), *(window for _, window in new)]) > MOST_BYTES:
+        added = sum(window.num_bytes for _, window in new)
+        if tables.num_bytes + added > MOST_BYTES:
             tables = self._empty()
-        windows, kept = tables.windows.copy(), dict(tables.kept)
+        windows, kept, num_bytes = tables.windows.copy(), dict(tables.kept), tables.num_bytes + added
         for source, window in new:
             older, newer = source * kernels.WINDOWS_PER_SOURCE, source * kernels.WINDOWS_PER_SOURCE + 1
             if newer in kept:
+                num_bytes -= kept[older].num_bytes if older in kept else 0
                 windows[older], kept[older] = windows[newer], kept[newer]
-            permutation = window.permutation.ctypes.data if len(window.permutation) else 0
-            base, entries = int(self._source_starts[source]) + window.base, window.entries
-            windows[newer] = [window.first, window.stop, permutation, base, len(entries) // 2, entries.ctypes.data]
+            table, entries = window.permutation, window.entries
+            permutation, is_table = table.ctypes.data if len(table) else 0, table.dtype == np.uint16
+            memory = permutation, is_table, window.base, len(entries) // 2, entries.ctypes.data
+            windows[newer] = [window.first, window.stop, *memory]
             kept[newer] = window
-        return _Tables(windows, kept)
+        return _Tables(windows, kept, num_bytes)
 
     def _empty(self) -> _Tables:
         num_lines = len(self._orders) * kernels.WINDOWS_PER_SOURCE
-        return _Tables(np.zeros((num_lines, kernels.WINDOW_WIDTH), np.int64), {})
+        return _Tables(np.zeros((num_lines, kernels.WINDOW_WIDTH), np.int64), {}, 0)

@@ -9,8 +9,8 @@ import base64
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 import xxhash
 
@@ -109,17 +109,24 @@ class Lineage:
 
 def digest_sources(snapshot: Snapshot, layout: Layout) -> dict[str, tuple[str, ...]]:
     """By source, digests of its rows in this split: of its first generation, of the first two, and so on. They cover its shards
-    in order, their sizes and checksums, and how the source is drawn."""
-    shards = layout.shards
+    in order, their sizes and checksums, and how the source is drawn; of a cell, also its rows in the shards."""
+    shards, runs = layout.shards, layout.runs
     sequences = shards.column("sequences").cast(pa.string())
-    line = compute.binary_join_element_wise("\n", shards.numbered_paths, " ", sequences, " ", shards.column("checksum"), "")
+    of_shard = compute.binary_join_element_wise("\n", shards.numbered_paths, " ", sequences, " ", shards.column("checksum"), "")
+    line = of_shard.take(pa.array(runs.shards))
+    if layout.is_cell.any():
+        rows = (runs.starts - layout.shard_starts[runs.shards], runs.rows, layout.times)
+        of_run = compute.binary_join_element_wise(line, *(pa.array(column).cast(pa.string()) for column in rows), " ")
+        is_cut = np.repeat(layout.is_cell, np.diff(layout.source_runs))
+        line = compute.if_else(pa.array(is_cut), of_run, line)
     offsets, lines = columns.text_buffers(columns.as_large_string(line))
+    borders, content = offsets.tolist(), lines.data
     digests: dict[str, tuple[str, ...]] = {}
-    for name, borders in zip(layout.sources, layout.generation_shards):
-        strata, of_source = snapshot.sources[name].strata, list[str]()
+    for number, name in enumerate(layout.sources):
+        strata, of_source = None if layout.is_cell[number] else snapshot.sources[name].strata, list[str]()
         digest = xxhash.xxh3_128(b"" if strata is None else strata.model_dump_json().encode())
-        for start, stop in pairwise(borders):
-            digest.update(lines[int(offsets[start]) : int(offsets[stop])].data)
+        for part in layout.generations_of(number):
+            digest.update(content[borders[part.start] : borders[part.stop]])
             of_source.append(short_digest(digest.digest()))
         digests[name] = tuple(of_source)
     return digests

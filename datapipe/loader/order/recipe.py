@@ -1,18 +1,24 @@
 """The phases, caps and end of a run, from the manifest or from the loader's arguments, as one plain record."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
 from datapipe.errors import UserError, suggest
+from datapipe.shards.cell_names import is_pattern
+from datapipe.shards.leaves import claimed, leaf_weights, leaves_of, problem_of
 from datapipe.shards.manifest import Phase, Snapshot
+from datapipe.shards.source_entry import SourceEntry
 from datapipe.weights import changed_shares, changes_in_words, exact_number, integer_weights
 
 Weights = Mapping[str, float | int | str | Fraction]
 Override = Weights | Sequence[tuple[int | None, Weights]]
 """Weights of the whole run, or phases of (token at which the phase ends, weights). The last phase ends at None."""
+
+
+MOST_SHOWN = 30  # names in an error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,29 +52,57 @@ class Recipe:
 
 
 def recipe_of(snapshot: Snapshot, override: Override | None = None, group_rows: int = 1) -> Recipe:
-    """The recipe of a snapshot, with its phases replaced by `override`. Raises UserError for a source that does not exist."""
-    by_source = {name: entry.weight for name, entry in snapshot.sources.items()}
-    phases = snapshot.phases or (Phase(until_tokens=None, weights=by_source),)
-    caps = {name: entry.max_epochs for name, entry in snapshot.sources.items() if entry.max_epochs is not None}
+    """The recipe of a snapshot over its leaves, with its phases replaced by `override`. Raises UserError for a source that does
+    not exist."""
+    sources = snapshot.sources
+    phases = snapshot.phases or (Phase(until_tokens=None, weights={name: entry.weight for name, entry in sources.items()}),)
+    if override is not None:
+        phases = _given(override, sources)
+    elif _has_cells(sources):
+        phases = tuple(_phase(phase.until_tokens, leaf_weights(phase.weights, sources)) for phase in phases)
     return Recipe(
         sequence_length=snapshot.sequence_length,
-        phases=phases if override is None else _given(override, tuple(snapshot.sources)),
-        max_epochs=caps,
+        phases=phases,
+        max_epochs=limits_of(sources),
         exhausted=snapshot.exhausted,
         total_tokens=snapshot.total_tokens,
         group_rows=group_rows,
     )
 
 
+def _has_cells(sources: Mapping[str, SourceEntry]) -> bool:
+    return any(entry.cells is not None for entry in sources.values())
+
+
+def _phase(until_tokens: int | None, weights: dict[str, int]) -> Phase:
+    return Phase.model_construct(until_tokens=until_tokens, weights=weights)  # checking 10,000 names takes 30 ms
+
+
+def limits_of(sources: Mapping[str, SourceEntry]) -> dict[str, float]:
+    """`max_epochs` of the leaves that have one."""
+    limits = {
+        leaf: entry.max_epochs if cell is None or entry.cells is None else entry.cells.limit_of(cell, entry.max_epochs)
+        for leaf, (name, cell) in leaves_of(sources).items()
+        for entry in (sources[name],)
+    }
+    return {leaf: limit for leaf, limit in limits.items() if limit is not None}
+
+
 def differences(before: Recipe, after: Recipe) -> list[str]:
     changes = [
-        f"{name} {getattr(before, name)} -> {getattr(after, name)}"
+        f"{name} {_shortened(getattr(before, name))} -> {_shortened(getattr(after, name))}"
         for name in ("sequence_length", "max_epochs", "exhausted", "total_tokens", "group_rows")
         if getattr(before, name) != getattr(after, name)
     ]
     if before.weights != after.weights:
         changes.append(f"weights {_in_words(before)} -> {_in_words(after)}")
     return changes
+
+
+def _shortened(value: object) -> object:
+    if isinstance(value, dict) and len(value) > MOST_SHOWN:
+        return "{" + str(dict(list(value.items())[:8]))[1:-1] + ", …}"
+    return value
 
 
 def _in_words(recipe: Recipe) -> str:
@@ -80,7 +114,7 @@ def _in_words(recipe: Recipe) -> str:
     return "{" + "; ".join(shown) + ("; …" if len(recipe.phases) > 3 else "") + "}"
 
 
-def _given(override: Override, sources: tuple[str, ...]) -> tuple[Phase, ...]:
+def _given(override: Override, sources: Mapping[str, SourceEntry]) -> tuple[Phase, ...]:
     parts = [(None, override)] if isinstance(override, Mapping) else list(override)
     ends = [until for until, _ in parts]
     if not parts or ends[-1] is not None or any(until is None for until in ends[:-1]):
@@ -91,14 +125,22 @@ def _given(override: Override, sources: tuple[str, ...]) -> tuple[Phase, ...]:
     rising = [0, *(until for until in ends if until is not None)]
     if any(later <= earlier for earlier, later in zip(rising, rising[1:])):
         raise UserError(f"mixture: its phases end at tokens {ends[:-1]}. Expected ascending positions above 0.")
-    return tuple(Phase(until_tokens=until, weights=_exact(weights, sources)) for until, weights in parts)
+    return tuple(_phase(until, _exact(weights, sources)) for until, weights in parts)
 
 
-def _exact(weights: Weights, sources: tuple[str, ...]) -> dict[str, int]:
+def check_keys(option: str, names: Iterable[str], sources: Mapping[str, SourceEntry]) -> None:
+    """Raises UserError for a name that is of no leaf, and no pattern of leaves."""
+    for name in names:
+        if problem := problem_of(name, sources):
+            of_source = name.partition("/")[0] in sources
+            known, what = (leaves_of(sources), f"'{name}', {problem}") if of_source else (sources, f"no source '{name}'")
+            expected = f"Expected some of {', '.join(list(known)[:MOST_SHOWN])}{', …' * (len(known) > MOST_SHOWN)}."
+            raise UserError(f"{option}: {what}.{suggest(name, known)} {expected}")
+
+
+def _exact(weights: Weights, sources: Mapping[str, SourceEntry]) -> dict[str, int]:
     """Whole numbers in the given proportions: 0.1 is a tenth. Warns of shares that rounding changes."""
-    for name in weights:
-        if name not in sources:
-            raise UserError(f"mixture: no source '{name}'.{suggest(name, sources)} Expected some of {', '.join(sources)}.")
+    check_keys("mixture", weights, sources)
     try:
         exact = {name: exact_number(weight) for name, weight in weights.items()}
     except ValueError as error:
@@ -107,7 +149,24 @@ def _exact(weights: Weights, sources: tuple[str, ...]) -> dict[str, int]:
         counted = integer_weights(exact)
     except ValueError as error:
         raise UserError(f"mixture: {dict(weights)}: {error}.") from error
+    if _has_cells(sources):
+        return _of_leaves(exact, sources)
     changed = changed_shares(exact, counted)
     if changed:
         warnings.warn(f"mixture: {changes_in_words(changed)}.", stacklevel=2)
     return counted
+
+
+def _of_leaves(weights: Mapping[str, Fraction], sources: Mapping[str, SourceEntry]) -> dict[str, int]:
+    taken = claimed(weights, sources)
+    for name, weight in weights.items():
+        source, _, cell = name.partition("/")
+        cells, numbers = sources[source].cells, taken[name]
+        if not weight or cells is None or (cell and not is_pattern(cell) and numbers):
+            continue
+        if not any(cells.weights[number] for number in numbers if number is not None):
+            raise UserError(
+                f"mixture: '{name}' takes no cell of source '{source}' that has a weight. A cell goes to the last pattern that "
+                f"matches it, and to its source if none does. `datapipe report` lists the cells."
+            )
+    return leaf_weights(weights, sources)

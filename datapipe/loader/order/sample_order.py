@@ -10,17 +10,21 @@ before had drawn. The inverse, `samples_of`, gives every occurrence of a sequenc
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise, starmap
+from typing import overload
 
 import numpy as np
 
 from datapipe.errors import SnapshotError
+from datapipe.kernels.tokens.cells import SIZE
+from datapipe.loader.order.cell_finder import CellFinder, cell_finder
 from datapipe.loader.order.grown_order import AddressFinder, Generations, GrownOrder, source_eras
-from datapipe.loader.order.layout import Layout, Split, plan_layout
+from datapipe.loader.order.layout import Layout, Repeats, Split, plan_layout
 from datapipe.loader.order.lineage import MixtureEra, digest_sources
 from datapipe.loader.order.mixing import Mixture
 from datapipe.loader.order.source_order import MAX_REPLACEMENTS, SourceOrder
+from datapipe.rng import seed_for
 from datapipe.shards.manifest import Snapshot
+from datapipe.shards.source_entry import Strata
 
 
 @dataclass(kw_only=True, eq=False)
@@ -34,36 +38,92 @@ class OrderKey:
     shuffle: bool  # whether the rows of a source are mixed; otherwise they come in the order of its shards
 
 
+class SourceOrders(Sequence[GrownOrder]):
+    """The order of each source, made when it is first asked for. `given`: those of sources that have moved to more generations;
+    the others are those of a new run."""
+
+    def __init__(self, key: OrderKey, layout: Layout, given: Mapping[int, GrownOrder] = {}) -> None:
+        self._key, self._layout = key, layout
+        self._made: dict[int, GrownOrder] = {**given}
+
+    def __len__(self) -> int:
+        return len(self._layout.sources)
+
+    @overload
+    def __getitem__(self, index: int) -> GrownOrder: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[GrownOrder]: ...
+    def __getitem__(self, index: int | slice) -> GrownOrder | list[GrownOrder]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        if index not in self._made:
+            self._made[index] = self.moving(index, [(0, Generations(count=len(self._layout.generations_of(index))))])
+        return self._made[index]
+
+    def moving(self, source: int, moves: Sequence[tuple[int, Generations]]) -> GrownOrder:
+        """The order of a source in a run with these moves. Raises SnapshotError for moves that no run makes."""
+        key, parts = self._key, self._layout.generations_of(source)
+        is_cell, repeats = bool(self._layout.is_cell[source]), self._repeats_of(source)
+        orders = [
+            SourceOrder(
+                key.seed, names_of(key, self._layout.sources[source], number), self._layout.runs.part(part), repeats,
+                key.window_shards, shuffle=key.shuffle, is_cell=is_cell,
+            )
+            for number, part in enumerate(parts)
+        ]  # fmt: skip
+        return GrownOrder(orders, source_eras(moves, [order.size for order in orders]))
+
+    def _repeats_of(self, source: int) -> Strata | Repeats | None:
+        if self._key.split == "validation":
+            return None
+        name, _, cell = self._layout.sources[source].partition("/")
+        entry = self._key.snapshot.sources[name]
+        if entry.cells is None:
+            return entry.strata
+        least = entry.cells.least_times[entry.cells.numbers[cell]]
+        return Repeats((least, least + 1))
+
+
+def names_of(key: OrderKey, source: str, part: int) -> tuple[str | int, ...]:
+    """Of a generation of a source, in its seeds."""
+    return ("loader", key.split, source, *(("part", part) if part else ()))
+
+
 class Inventory(OrderKey):
     """The rows of one split of a snapshot, and the order of each source. The mixture is no part of
     it. By source: `digests` of the rows of its first generation, of the first two, and so on;
     `data`, a digest of all its rows; in a new run, `generations`, where there are several, and
     `orders`. `removed`: digest of the list of documents that were taken down; "" where there are
-    none."""
+    none. Raises SnapshotError for a shard of an unknown stratum."""
 
     def __init__(self, snapshot: Snapshot, split: Split, seed: int, window_shards: int, *, shuffle: bool = True) -> None:
         super().__init__(snapshot=snapshot, split=split, seed=seed, window_shards=window_shards, shuffle=shuffle)
         self.layout: Layout = plan_layout(snapshot, split)
+        self._check_strata()
         self.removed = "" if snapshot.removed is None else snapshot.removed.digest
         self.digests = digest_sources(snapshot, self.layout)
         self.data = {name: digests[-1] for name, digests in self.digests.items()}
         counts = {name: len(digests) for name, digests in self.digests.items()}
         self.generations = {name: Generations(count=count) for name, count in counts.items() if count > 1}
-        self._orders_of_each = tuple(self._orders_of_generations())
-        self.orders = tuple(
-            self._order(number, [(0, Generations(count=counts[name]))]) for number, name in enumerate(self.layout.sources)
+        self.orders = SourceOrders(
+            OrderKey(snapshot=snapshot, split=split, seed=seed, window_shards=window_shards, shuffle=shuffle), self.layout
         )
-        self.addresses = AddressFinder(self.orders, self.layout.source_starts)
-        self.sizes = {name: order.size for name, order in zip(self.layout.sources, self.orders)}
+        self.cells = self._find_cells() if self.layout.is_cell.any() else None
+        self.addresses = AddressFinder(self.orders, self.cells)
+        self.sizes = dict(zip(self.layout.sources, self.layout.sizes))
 
     def holds(self, name: str, era: MixtureEra) -> bool:
         """Whether an era drew from rows of a source that are here."""
         digests, count = self.digests.get(name, ()), era.generations_of(name).count
         return count <= len(digests) and digests[count - 1] == era.data.get(name)
 
-    def orders_of(self, eras: Sequence[MixtureEra]) -> tuple[GrownOrder, ...]:
-        """The order of each source in a run whose mixtures these are. Raises SnapshotError for a history that no run has."""
-        orders: list[GrownOrder] = []
+    def moved_orders(self, eras: Sequence[MixtureEra]) -> dict[int, GrownOrder]:
+        """By number, the order of each source that has moved to more generations in a run whose mixtures these are. Raises
+        SnapshotError for a history that no run has."""
+        first = eras[0]
+        if len(eras) == 1 and not first.num_drawn and (first.data, first.generations) == (self.data, self.generations):
+            return {}
+        orders: dict[int, GrownOrder] = {}
         for number, name in enumerate(self.layout.sources):
             moves: list[tuple[int, Generations]] = []
             for era in eras:
@@ -73,32 +133,30 @@ class Inventory(OrderKey):
                 if self.holds(name, era) and not (moves and moves[-1][1] == generations):
                     moves.append((num_drawn, generations))
             is_new = len(moves) < 2 and (not moves or moves[0] == (0, Generations(count=len(self.digests[name]))))
-            orders.append(self.orders[number] if is_new else self._order(number, moves))
-        return tuple(orders)
+            if not is_new:
+                orders[number] = self.orders.moving(number, moves)
+        return orders
 
-    def _order(self, source: int, moves: Sequence[tuple[int, Generations]]) -> GrownOrder:
-        orders = self._orders_of_each[source]
-        return GrownOrder(orders, source_eras(moves, [order.size for order in orders]))
+    def _find_cells(self) -> CellFinder:
+        keys = {
+            (number, part): seed_for(self.seed, *names_of(self, name, part))
+            for number, name in enumerate(self.layout.sources)
+            if self.layout.is_cell[number]
+            for part in range(len(self.digests[name]))
+        }
+        return cell_finder(self.layout, self.window_shards, self.shuffle, keys)
 
-    def _orders_of_generations(self) -> Iterator[tuple[SourceOrder, ...]]:
-        """The order of each generation, by source. Raises SnapshotError for a shard of an unknown stratum."""
-        shards = self.layout.shards
-        sizes, stratum_of = shards.sequences, shards.strata
-        for name, borders in zip(self.layout.sources, self.layout.generation_shards):
-            strata, orders = self.snapshot.sources[name].strata if self.split == "train" else None, list[SourceOrder]()
-            here, start = slice(borders[0], borders[-1]), borders[0]
+    def _check_strata(self) -> None:
+        for number, name in enumerate(self.layout.sources) if self.split == "train" else ():
+            strata = None if self.layout.is_cell[number] else self.snapshot.sources[name].strata
             if strata is not None:
-                wrong = np.flatnonzero((stratum_of[here] < 0) | (stratum_of[here] >= len(strata.repeats)))
+                runs = self.layout.runs.part(slice(*self.layout.source_runs[number : number + 2]))
+                wrong = np.flatnonzero((runs.groups < 0) | (runs.groups >= len(strata.repeats)))
                 if len(wrong):
                     raise SnapshotError(
-                        f"{shards[start + int(wrong[0])].path}: its stratum is not one of the {len(strata.repeats)} of its "
-                        f"source. Run the mixture again."
+                        f"{self.layout.shards[int(runs.shards[wrong[0]])].path}: its stratum is not one of the "
+                        f"{len(strata.repeats)} of its source. Run the mixture again."
                     )
-            for number, of_generation in enumerate(starmap(slice, pairwise(borders))):
-                names = ("loader", self.split, name, *(("part", number) if number else ()))
-                arguments = (self.seed, names, sizes[of_generation], stratum_of[of_generation], strata, self.window_shards)
-                orders.append(SourceOrder(*arguments, shuffle=self.shuffle))
-            yield tuple(orders)
 
 
 class SampleOrder:
@@ -111,9 +169,12 @@ class SampleOrder:
         self._eras = tuple(eras)
         self._starts = [era.sample for era in eras]
         self._mixtures: dict[int, Mixture] = {}
-        self._orders = inventory.orders if self.split == "validation" else inventory.orders_of(self._eras)
-        is_new = all(mine is new for mine, new in zip(self._orders, inventory.orders))
-        self._addresses = inventory.addresses if is_new else AddressFinder(self._orders, self.layout.source_starts)
+        self._orders, self._addresses, self._cells = inventory.orders, inventory.addresses, inventory.cells
+        if moved := {} if self.split == "validation" else inventory.moved_orders(self._eras):
+            self._orders = SourceOrders(inventory, self.layout, moved)
+            eras_of = {source: order.last_era for source, order in moved.items()}
+            self._cells = None if self._cells is None else self._cells.moved(eras_of)
+            self._addresses = AddressFinder(self._orders, self._cells)
         self._check_split()
 
     def addresses_of(self, samples: np.ndarray, attempt: int = 0) -> np.ndarray:
@@ -156,12 +217,12 @@ class SampleOrder:
         if self.split == "validation":
             return [(0, address)]
         source = int(self.layout.source_of(np.array([address]))[0])
-        row, order = address - int(self.layout.source_starts[source]), self._orders[source]
+        order = self._orders[source]
         candidates = {
             (epoch, sample)
             for epoch in range(num_epochs)
             for attempt in range(MAX_REPLACEMENTS + 1 if without else 1)
-            for ordinal in order.ordinals_of(row, epoch, attempt)
+            for ordinal in order.ordinals_of(address, epoch, attempt)
             for sample in self._samples_of_ordinal(source, ordinal)
         }
         in_order = sorted(candidates, key=lambda occurrence: (occurrence[1], occurrence[0]))
@@ -188,15 +249,26 @@ class SampleOrder:
         """Numbers of the shards that are read from `sample` on, by first use: `per_source` windows of each source."""
         if self.split == "validation":
             return list(range(int(self.layout.find(np.array([sample]))[0][0]), len(self.layout.shards)))
-        mixture, uses = self.mixture, list[tuple[int, int, int]]()  # (first sample, number in the source, number)
+        mixture, uses = self.mixture, [(sample, shard) for shard in self._shards_of_cells]  # (first sample, number)
         for source, num_drawn in enumerate(mixture.counts(max(sample, mixture.start))[: len(self.layout.sources)]):
-            if not mixture.is_drawn(source):
+            if not mixture.is_drawn(source) or (self._cells is not None and self._cells.cells[source, SIZE]):
                 continue
             for _, (ordinal, shards) in zip(range(per_source), self._orders[source].windows_from(num_drawn)):
                 first_sample = sample if ordinal <= num_drawn else mixture.sample_of(source, ordinal)
                 if first_sample is not None:
-                    uses += [(first_sample, number, int(self.layout.source_shards[source]) + number) for number in shards]
-        return list(dict.fromkeys(shard for _, _, shard in sorted(uses)))
+                    uses += [(first_sample, shard) for shard in shards]
+        return list(dict.fromkeys(shard for _, shard in sorted(uses)))
+
+    @cached_property
+    def _shards_of_cells(self) -> list[int]:
+        """The shards of the cells that are drawn and have one window an epoch: they are in use all the time."""
+        if self._cells is None:
+            return []
+        sources = np.flatnonzero(self._cells.cells[:, SIZE])
+        drawn = [source for source in sources.tolist() if self.mixture.is_drawn(source)]
+        is_used = np.zeros(len(self.layout.sources), np.bool_)
+        is_used[drawn] = True
+        return np.unique(self.layout.runs.shards[np.repeat(is_used, np.diff(self.layout.source_runs))]).tolist()
 
     @property
     def mixture(self) -> Mixture:
@@ -246,13 +318,13 @@ class SampleOrder:
                     "again."
                 )
             return
-        starts = self.layout.source_starts
-        for source, name in enumerate(self.layout.sources):
-            if self.inventory.sizes[name] == 0 and self.mixture.is_drawn(source):
-                reason = "all its strata with rows are repeated 0 times"
+        for source, size in enumerate(self.layout.sizes):
+            if size == 0 and self.mixture.is_drawn(source):
+                name, rows = self.layout.sources[source], "rows" if self.layout.is_cell[source] else "strata with rows"
+                reason = f"all its {rows} are repeated 0 times"
                 raise SnapshotError(
                     f"source '{name}' has weight in the mixture, but "
-                    f"{reason if starts[source] < starts[source + 1] else 'the snapshot holds no training sequence of it'}. "
+                    f"{reason if self.layout.num_rows[source] else 'the snapshot holds no training sequence of it'}. "
                     f"Set its weight to 0, or check in report.json why its documents were dropped, and run the mixture again."
                 )
 

@@ -21,6 +21,7 @@ from datapipe.errors import SnapshotError
 from datapipe.kernels.tokens.permute import permute
 from datapipe.loader.order import grown_order
 from datapipe.loader.order.grown_order import AddressFinder, Generations, GrownOrder, source_eras
+from datapipe.loader.order.layout import Runs
 from datapipe.loader.order.source_order import SourceOrder
 from datapipe.rng import seed_for
 from datapipe.shards.source_entry import Strata
@@ -34,12 +35,14 @@ def make_part(
     shuffle: bool = True,
     name: str = "web",
     part: tuple[str | int, ...] = (),
+    first: int = 0,
+    first_shard: int = 0,
     **options,
 ) -> SourceOrder:
     declared = None if strata is None else Strata(column="score", bounds=(1.0,) * max(strata), **options)
     numbers = np.full(len(sizes), -1) if strata is None else np.array(strata)
-    names = ("loader", "train", name, *part)
-    return SourceOrder(5, names, np.array(sizes), numbers, declared, window, shuffle=shuffle)
+    runs = Runs(first + np.cumsum([0, *sizes[:-1]]), np.array(sizes), first_shard + np.arange(len(sizes)), numbers)
+    return SourceOrder(5, ("loader", "train", name, *part), runs, declared, window, shuffle=shuffle)
 
 
 def make_order(*arguments: Any, **options: Any) -> GrownOrder:
@@ -48,9 +51,9 @@ def make_order(*arguments: Any, **options: Any) -> GrownOrder:
     return GrownOrder([part], source_eras([(0, Generations())], [part.size]))
 
 
-def rows_of(order: SourceOrder | GrownOrder, ordinals: np.ndarray, attempt: int = 0) -> np.ndarray:
-    """The row of each ordinal, counted over the shards of the source in the order of their paths."""
-    return AddressFinder([order], np.zeros(1, np.int64)).find(np.zeros(len(ordinals), np.int64), ordinals, attempt)
+def rows_of(order: Any, ordinals: np.ndarray, attempt: int = 0) -> np.ndarray:
+    """The address of each ordinal."""
+    return AddressFinder([order]).find(np.zeros(len(ordinals), np.int64), ordinals, attempt)
 
 
 SIZES = [7, 0, 30, 1, 12, 12, 5, 0, 40]
@@ -157,7 +160,11 @@ PART_SIZES = [sum(part) for part in PARTS]
 
 
 def part_orders(window: int = 2, shuffle: bool = True) -> list[SourceOrder]:
-    return [make_part(sizes, window, shuffle=shuffle, part=("part", number)) for number, sizes in enumerate(PARTS)]
+    firsts, shards = np.cumsum([0, *PART_SIZES]), np.cumsum([0, *map(len, PARTS)])
+    return [
+        make_part(sizes, window, shuffle=shuffle, part=("part", number), first=firsts[number], first_shard=shards[number])
+        for number, sizes in enumerate(PARTS)
+    ]
 
 
 def moves_of(steps: Sequence[tuple[int, int]]) -> list[tuple[int, Generations]]:
@@ -179,7 +186,7 @@ def grown(steps: Sequence[tuple[int, int]], **options) -> GrownOrder:
 
 def simulated(steps: Sequence[tuple[int, int]], count: int, **options) -> list[int]:
     """The rows of the first `count` samples: parts are queued, and drawn to their end."""
-    orders, first_rows = part_orders(**options), np.cumsum([0, *PART_SIZES])
+    orders = part_orders(**options)
     later, epochs, queue, drawn = list(steps), [0] * len(PARTS), [], []
     num_parts = 0
     while len(drawn) < count:
@@ -192,7 +199,7 @@ def simulated(steps: Sequence[tuple[int, int]], count: int, **options) -> list[i
             queue = [(part, number) for part in range(num_parts) for number in range(PART_SIZES[part])]
         part, number = queue.pop(0)
         row = rows_of(orders[part], np.array([epochs[part] * PART_SIZES[part] + number]))
-        drawn.append(int(first_rows[part] + row[0]))
+        drawn.append(int(row[0]))
         epochs[part] += number + 1 == PART_SIZES[part]
     return drawn
 
@@ -273,7 +280,8 @@ STARTS = np.cumsum([0, *(sum(sizes) for sizes in MANY)])
 
 
 def make_finder(window: int = 0) -> AddressFinder:
-    return AddressFinder([make_order(sizes, window, name=f"s{number}") for number, sizes in enumerate(MANY)], STARTS)
+    orders = [make_order(sizes, window, name=f"s{number}", first=int(STARTS[number])) for number, sizes in enumerate(MANY)]
+    return AddressFinder(orders)
 
 
 def drawn(num_samples: int, num_epochs: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -325,7 +333,7 @@ def test_several_threads_may_find_at_once() -> None:
 def test_copy_reads_no_memory_of_the_original() -> None:
     sizes = [5, 60, 7, 80, 9, 10]
     sources, ordinals = np.zeros(sum(sizes), np.int64), np.arange(sum(sizes))
-    original = AddressFinder([make_order(sizes, 3)], np.array([0, sum(sizes)]))
+    original = AddressFinder([make_order(sizes, 3)])
     expected = original.find(sources, ordinals)
     copied = copy.deepcopy(original)
     del original

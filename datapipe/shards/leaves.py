@@ -101,5 +101,6 @@ def leaf_weights(weights: Mapping[str, int | Fraction], sources: Mapping[str, So
         if total and weights[key]:
             parts.append((Fraction(weights[key]) / total, own))
     scale = lcm(*(share.denominator for share, _ in parts))
-    whole = {leaf: int(share * scale) * weight for share, own in parts for leaf, weight in own if weight}
+    scaled = [(int(share * scale), own) for share, own in parts]
+    whole = {leaf: factor * weight for factor, own in scaled for leaf, weight in own if weight}
     return dict(sorted(below_limit(whole).items()))

@@ -130,13 +130,19 @@ def write_manifest(root: Root, snapshot: Snapshot) -> None:
 
 
 def make_growing_snapshots(
-    folder: Path, sources: Mapping[str, Sequence[int]], *, masked_parts: Sequence[int] = (), **options: Any
+    folder: Path,
+    sources: Mapping[str, Sequence[int]],
+    *,
+    masked_parts: Sequence[int] = (),
+    later_cells: Mapping[str, Sequence[tuple[Cells, Sequence[tuple[int, bool, int]]]]] = {},
+    **options: Any,
 ) -> list[str]:
     """Writes snapshots of one output, each with one part more of its sources, and returns their fingerprints.
 
     Args:
         sources: name -> training sequences of each part. A source whose list is shorter does not grow any more.
         masked_parts: the parts with a mask; see `make_snapshot`.
+        later_cells: `cells` of each part after the first.
         options: of `make_snapshot`, of the first parts.
     """
     masked = [*sources] if 0 in masked_parts else []
@@ -154,8 +160,12 @@ def make_growing_snapshots(
                 number += counts[part]
                 entry = {"source": name, "split": "train", "part": part}
                 prefix = f"shards/{name}/addition-{part:05}/train-0000"
-                shards += _write_shards(root, prefix, first.shard_format, batch, options.get("rows_per_shard", 7), entry)
-        made.append(first.model_copy(update={"shards": tuple(shards), "fingerprint": ""}).sealed())
+                more = _write_shards(root, prefix, first.shard_format, batch, options.get("rows_per_shard", 7), entry)
+                shards += with_cells(more, later_cells[name][part - 1][1]) if name in later_cells else more
+        of_part = {name: parts[part - 1][0] for name, parts in later_cells.items()}
+        grown = {name: first.sources[name].model_copy(update={"cells": cells}) for name, cells in of_part.items()}
+        content = {"sources": {**first.sources, **grown}, "shards": tuple(shards), "fingerprint": ""}
+        made.append(first.model_copy(update=content).sealed())
     for snapshot in made:
         write_manifest(root, snapshot)
         root.write_atomic(f"{snapshot_folder(snapshot.fingerprint)}/{SNAPSHOT}", snapshot.to_json())

@@ -1,4 +1,4 @@
-"""Maps sample numbers to sources by a tree of two-way splits; see `loader/order/mixing.py`."""
+"""Maps sample numbers to sources by a tree of two-way splits, and counts them; see `loader/order/mixing.py`."""
 
 from typing import Any
 
@@ -7,29 +7,55 @@ import numpy as np
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.types import Int64Matrix, Int64s, Int64sOut
 
+_32, _LOW_32 = np.uint64(32), np.uint64(0xFFFFFFFF)
+
+
+@inline
+def _product(a: Any, b: Any) -> Any:
+    """The upper and the lower 64 bits of the product of two uint64."""
+    low = (a & _LOW_32) * (b & _LOW_32)
+    middle = (a >> _32) * (b & _LOW_32) + (low >> _32)
+    other = (a & _LOW_32) * (b >> _32) + (middle & _LOW_32)
+    return (a >> _32) * (b >> _32) + (middle >> _32) + (other >> _32), (other << _32) | (low & _LOW_32)
+
+
+@inline
+def _divided(a: Any, b: Any, total: Any) -> Any:
+    """floor(a * b / total) and the remainder, for a and b below `total`, which is below 2^62.
+
+    The quotient in floats is off by less than 2^12. What it leaves of the product has 128 bits, and its quotient, in floats
+    again, is off by at most 1."""
+    quotient = np.int64(np.float64(a) * np.float64(b) / np.float64(total))
+    high, low = _product(np.uint64(a), np.uint64(b))
+    taken_high, taken_low = _product(np.uint64(quotient), np.uint64(total))
+    rest_high, rest_low = high - taken_high, low - taken_low
+    if low < taken_low:
+        rest_high -= np.uint64(1)
+    rest = np.float64(np.int64(rest_high)) * 18446744073709551616.0 + np.float64(rest_low)
+    more = np.int64(np.floor(rest / np.float64(total)))
+    quotient, remainder = quotient + more, np.int64(rest_low - np.uint64(more) * np.uint64(total))
+    if remainder < 0:
+        return quotient - np.int64(1), remainder + total
+    if remainder >= total:
+        return quotient + np.int64(1), remainder - total
+    return quotient, remainder
+
 
 @inline
 def _left_count(count: Any, left: Any, total: Any) -> Any:
     """floor((count * left + floor(total / 2)) / total) and the remainder, exactly, for 0 <= left <= total < 2^62 and any count.
 
-    The quotient of count by total is taken out first, so only a product of two numbers below total remains. Below 2^31 the
-    product fits; above, it is multiplied and divided bit by bit, and the remainder stays below total.
+    The quotient of count by total is taken out first, so only a product of two numbers below total remains.
     """
-    whole, rest = count // total, count % total
+    whole, rest = np.int64(0), count
+    if count >= total:
+        whole, rest = count // total, count % total
     half = total // np.int64(2)
     if total < np.int64(1) << np.int64(31):
         product = rest * left + half
         quotient = product // total
         return whole * left + quotient, product - quotient * total
-    quotient, remainder = np.int64(0), np.int64(0)
-    for bit in range(61, -1, -1):
-        quotient, remainder = quotient * np.int64(2), remainder * np.int64(2)
-        if remainder >= total:
-            quotient, remainder = quotient + np.int64(1), remainder - total
-        if (left >> np.int64(bit)) & np.int64(1):
-            remainder += rest
-            if remainder >= total:
-                quotient, remainder = quotient + np.int64(1), remainder - total
+    quotient, remainder = _divided(rest, left, total)
     remainder += half
     if remainder >= total:
         quotient, remainder = quotient + np.int64(1), remainder - total
@@ -67,3 +93,29 @@ def assign(
         sources[i] = leaves[~node, 0]
         ordinals[i] = number + leaves[~node, 1]
     return others
+
+
+@kernel
+def count_leaves(count: int, nodes: Int64Matrix, by_node: Int64sOut, out: Int64sOut) -> None:
+    """How many of the first `count` samples of a segment each leaf has, into `out` (num_leaves,) int64.
+
+    Args:
+        nodes: as of `assign`; a parent comes before its children.
+        by_node: (num_nodes,) int64, scratch.
+    """
+    if len(nodes) == 0:
+        out[0] = count
+        return
+    by_node[0] = count
+    for number in range(len(nodes)):
+        left, right = nodes[number, 2], nodes[number, 3]
+        before, _ = _left_count(by_node[number], nodes[number, 0], nodes[number, 1])
+        after = by_node[number] - before
+        if left < 0:
+            out[~left] = before
+        else:
+            by_node[left] = before
+        if right < 0:
+            out[~right] = after
+        else:
+            by_node[right] = after

@@ -31,7 +31,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from math import floor, gcd
+from math import gcd
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,19 +44,16 @@ from datapipe.loader.order.segments import Segment, border_counts, plan_segments
 from datapipe.weights import MAX_WEIGHT_SUM
 
 MOST_SAMPLES = (1 << 63) - 1  # the stop of a segment without end, for kernels
+LAST_SAMPLE = 1 << 62  # a cap that no sample before it passes is never passed
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Node:
+class Node(NamedTuple):
     """A two-way split. A child is the number of a node, or ~leaf."""
 
     left_weight: int
     total: int
     left: int
     right: int
-
-    def left_count(self, count: int) -> int:
-        return (count * self.left_weight + self.total // 2) // self.total
 
 
 class SplitTree:
@@ -68,8 +66,7 @@ class SplitTree:
     @cached_property
     def table(self) -> np.ndarray:
         """(num_nodes, 4) int64: the attributes of each node."""
-        columns = [[node.left_weight, node.total, node.left, node.right] for node in self.nodes]
-        return np.array(columns, np.int64).reshape(-1, 4)
+        return np.array(self.nodes, np.int64).reshape(-1, 4)
 
     @cached_property
     def _parents(self) -> dict[int, tuple[int, bool]]:
@@ -78,13 +75,11 @@ class SplitTree:
         parents.update({node.right: (number, False) for number, node in enumerate(self.nodes)})
         return parents
 
-    def counts(self, count: int) -> list[int]:
-        """Samples of each leaf, of the first `count`."""
-        by_node = {0 if self.nodes else ~0: count}
-        for number, node in enumerate(self.nodes):  # a parent comes before its children
-            by_node[node.left] = node.left_count(by_node[number])
-            by_node[node.right] = by_node[number] - by_node[node.left]
-        return [by_node[~leaf] for leaf in range(self.num_leaves)]
+    def counts(self, count: int) -> np.ndarray:
+        """Samples of each leaf, of the first `count`: (num_leaves,) int64."""
+        out = np.empty(self.num_leaves, np.int64)
+        quota.count_leaves(count, self.table, np.empty(len(self.nodes), np.int64), out)
+        return out
 
     def nth(self, leaf: int, ordinal: int) -> int:
         """The number of sample `ordinal` of `leaf`."""
@@ -110,7 +105,7 @@ def _huffman(weights: Sequence[int]) -> tuple[Node, ...]:
     while len(heap) > 1:
         small, _, left = heapq.heappop(heap)
         large, _, right = heapq.heappop(heap)
-        nodes.append(Node(left_weight=small, total=small + large, left=left, right=right))
+        nodes.append(Node(small, small + large, left, right))
         # the root is made last and becomes node 0
         heapq.heappush(heap, (small + large, len(weights) + len(nodes), num_nodes - len(nodes)))
     return tuple(reversed(nodes))
@@ -144,11 +139,10 @@ class SegmentQuotas:
         stop = MOST_SAMPLES if self.stop is None else self.stop
         return quota.assign(samples, self.start, stop, self.tree.table, self.leaves, sources, ordinals)
 
-    def counts_until(self, stop: int) -> list[int]:
-        """Samples of each source before sample `stop`, which lies in this segment or right after it."""
-        counts = list(self.num_drawn)
-        for source, count in zip(self.weights, self.tree.counts(stop - self.start)):
-            counts[source] += count
+    def counts_until(self, stop: int) -> np.ndarray:
+        """Samples of each source before sample `stop`, which lies in this segment or right after it: (num_sources,) int64."""
+        counts = np.array(self.num_drawn, np.int64)
+        counts[self.leaves[:, 0]] += self.tree.counts(stop - self.start)
         return counts
 
 
@@ -196,9 +190,11 @@ class Mixture:
 
     def counts(self, sample: int) -> list[int]:
         """Samples of each source before `sample`, which is not before `start`."""
+        return self._counts(sample).tolist()
+
+    def _counts(self, sample: int) -> np.ndarray:
         group, row = divmod(sample - self.start, self._rows)
-        num_groups = self._quotas_at(group).counts_until(group)
-        counts = [before + here * self._rows for before, here in zip(self._num_drawn.tolist(), num_groups)]
+        counts = self._num_drawn + self._quotas_at(group).counts_until(group) * self._rows
         if row:
             counts[int(self.assign(np.array([sample]))[0][0])] += row
         return counts
@@ -222,11 +218,15 @@ class Mixture:
 
     def _first_past(self, recipe: Recipe, caps: Mapping[int, int]) -> int | None:
         """The first sample past the cap of its source. Raises SnapshotError if the recipe refuses such a run."""
-        passing = {source: self.sample_of(source, max(cap, int(self._num_drawn[source]))) for source, cap in caps.items()}
-        past = [(sample, source) for source, sample in passing.items() if sample is not None]
-        if not past:
+        most = np.full(len(self.sources), MOST_SAMPLES)
+        most[list(caps)] = [max(cap, int(self._num_drawn[source])) for source, cap in caps.items()]
+        first, past = self.start, LAST_SAMPLE  # all counts before sample `first` are within the caps
+        if (self._counts(past) <= most).all():
             return None
-        first, source = min(past)
+        while past - first > 1:
+            middle = (first + past) // 2
+            first, past = (middle, past) if (self._counts(middle) <= most).all() else (first, middle)
+        source = int(self.assign(np.array([first]))[0][0])
         if recipe.exhausted == "refuse" and (recipe.num_samples is None or first < recipe.num_samples):
             name, token = self.sources[source], first * recipe.sequence_length
             raise SnapshotError(
@@ -254,12 +254,13 @@ def caps_of(
     recipe: Recipe, sources: tuple[str, ...], sizes: Sequence[int], generations: Mapping[str, Generations] = {}
 ) -> dict[int, int]:
     """By capped source, the most samples it may give in the whole run, so that no row comes more often than it may."""
+    # str: 0.7 epochs of 10 sequences are 7 samples, although the float 0.7 is a little less
+    exact = {limit: Fraction(str(limit)).as_integer_ratio() for limit in set(recipe.max_epochs.values())}
     caps: dict[int, int] = {}
     for source, name in enumerate(sources):
         if (limit := recipe.max_epochs.get(name)) is not None:
-            of_source = generations.get(name, Generations())
-            # str: 0.7 epochs of 10 sequences are 7 samples, although the float 0.7 is a little less
-            caps[source] = of_source.origin + floor((Fraction(str(limit)) - of_source.epochs) * sizes[source])
+            of_source, (epochs, parts) = generations.get(name, Generations()), exact[limit]
+            caps[source] = of_source.origin + (epochs - of_source.epochs * parts) * sizes[source] // parts
     return caps
 
 

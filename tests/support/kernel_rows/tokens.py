@@ -9,18 +9,34 @@ from tests.oracles import loading as loading_oracle
 from tests.support.kernel_table import Case, Steps, row
 
 
-@row(quota.assign)
-def assign(case: Case) -> Steps:
+def _tree(case: Case) -> np.ndarray:
     """A tree with a leaf per document, some of enormous weight: each node's left child is a leaf, the right one the rest."""
-    generator = case.generator
-    exponents = generator.integers(0, 50, max(1, len(case.texts)))
-    weights = [int(2**exponent + generator.integers(0, 100)) for exponent in exponents[:500]]
-    samples = np.concatenate([np.arange(100), generator.integers(0, 1 << 40, 100)])
-    start, stop = int(generator.integers(0, 50)), int(generator.integers(60, 1 << 40))
-    leaves = np.stack([generator.permutation(len(weights)), generator.integers(0, 1000, len(weights))], axis=1)
+    exponents = case.generator.integers(0, 50, max(1, len(case.texts)))
+    weights = [int(2**exponent + case.generator.integers(0, 100)) for exponent in exponents[:500]]
     last = len(weights) - 1
     lines = [[weights[node], sum(weights[node:]), ~node, node + 1 if node + 1 < last else ~last] for node in range(last)]
-    nodes = np.array(lines, np.int64).reshape(-1, 4)
+    return np.array(lines, np.int64).reshape(-1, 4)
+
+
+@row(quota.count_leaves)
+def count_leaves(case: Case) -> Steps:
+    nodes, count = _tree(case), int(case.generator.integers(0, 1 << 40))
+    scratch, counts = np.empty(len(nodes), np.int64), np.full(len(nodes) + 1, -5)
+    yield [count, nodes, scratch], [counts]
+    expected, left = np.zeros(len(nodes) + 1, np.int64), count
+    for weight, total, leaf, _ in nodes.tolist():
+        expected[~leaf] = (left * weight + total // 2) // total
+        left -= int(expected[~leaf])
+    expected[-1] = left
+    yield None, [expected]
+
+
+@row(quota.assign)
+def assign(case: Case) -> Steps:
+    generator, nodes = case.generator, _tree(case)
+    samples = np.concatenate([np.arange(100), generator.integers(0, 1 << 40, 100)])
+    start, stop = int(generator.integers(0, 50)), int(generator.integers(60, 1 << 40))
+    leaves = np.stack([generator.permutation(len(nodes) + 1), generator.integers(0, 1000, len(nodes) + 1)], axis=1)
     yield [samples, start, stop, nodes, leaves], [np.full_like(samples, -5), np.full_like(samples, -5)]
     drawn, outside = list[tuple[int, int]](), 0
     for sample in samples.tolist():

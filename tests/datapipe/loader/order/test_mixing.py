@@ -81,7 +81,7 @@ def test_split_tree_thousand_tiny_weights_none_starves(weights: list[int]) -> No
 def test_split_tree_assign_counts_and_nth_agree(weights: list[int], start: int) -> None:
     tree = SplitTree(weights)
     leaves, ordinals = drawn(weights, np.arange(start, start + 40))
-    before, after = tree.counts(start), tree.counts(start + 40)
+    before, after = tree.counts(start).tolist(), tree.counts(start + 40).tolist()
     for offset, (leaf, ordinal) in enumerate(zip(leaves.tolist(), ordinals.tolist())):
         assert ordinal == before[leaf]
         assert tree.nth(leaf, ordinal) == start + offset
@@ -120,7 +120,7 @@ def schedules(draw: st.DrawFn) -> list[tuple[int | None, dict[str, int]]]:
     weights = st.fixed_dictionaries({name: st.sampled_from([0, 0, 1, 1, 2, 3, 7, 100, 10**6]) for name in names})
     phases = draw(st.lists(weights.filter(lambda one: any(one.values())), min_size=1, max_size=10))
     ends = np.cumsum(draw(st.lists(st.sampled_from([1, 1, 2, 3, 5, 23]), min_size=len(phases), max_size=len(phases))))
-    return [(int(end) * S, one) for end, one in zip(ends[:-1], phases)] + [(None, phases[-1])]
+    return [*((int(end) * S, one) for end, one in zip(ends[:-1], phases)), (None, phases[-1])]
 
 
 @pytest.mark.medium

@@ -6,6 +6,7 @@ end of text and the padding. So `(row[0] - 1) // S` is the number of a row's seq
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -109,16 +110,16 @@ def make_cells(
 
 def with_cells(shards: Sequence[ShardEntry], runs: Sequence[tuple[int, bool, int]]) -> list[ShardEntry]:
     """Shards whose rows belong in turn to the cells of `runs`: (cell, again, rows) each."""
-    found, (left, *later) = list[ShardEntry](), list(runs)
+    found, left = list[ShardEntry](), deque(runs)
     for shard in shards:
         own, room = list[CellRun](), shard.sequences
         while room:
-            cell, again, rows = left
+            cell, again, rows = left.popleft()
             taken = min(rows, room)
-            own.append(CellRun(cell=cell, again=again, rows=taken, tokens=0, documents=0))
-            room, left = room - taken, (cell, again, rows - taken)
-            if rows == taken and later:
-                left, *later = later
+            own.append(CellRun(cell, again, taken, tokens=0, documents=0))
+            room -= taken
+            if rows > taken:
+                left.appendleft((cell, again, rows - taken))
         found.append(shard.model_copy(update={"cells": tuple(own)}))
     return found
 

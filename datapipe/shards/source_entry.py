@@ -103,11 +103,6 @@ class Cells(BaseModel, frozen=True, extra="forbid"):
         """How often an epoch of its cell has the rows of a run."""
         return self.least_times[run.cell] + run.again
 
-    def limit_of(self, cell: int, default: float | None) -> float | None:
-        """The most epochs of a cell; `default`: those of its source."""
-        own = self.max_epochs[cell]
-        return default if own is None else own
-
 
 class SourceEntry(Provenance, frozen=True):
     """What the loader needs of a source, and where it comes from. `weight` is an exact integer share; see `Phase`."""

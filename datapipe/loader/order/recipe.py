@@ -81,7 +81,7 @@ def _phase(until_tokens: int | None, weights: dict[str, int]) -> Phase:
 def limits_of(sources: Mapping[str, SourceEntry]) -> dict[str, float]:
     """`max_epochs` of the leaves that have one."""
     limits = {
-        leaf: entry.max_epochs if cell is None or entry.cells is None else entry.cells.limit_of(cell, entry.max_epochs)
+        leaf: entry.max_epochs if cell is None or entry.cells is None else entry.cells.max_epochs[cell]
         for leaf, (name, cell) in leaves_of(sources).items()
         for entry in (sources[name],)
     }

@@ -9,6 +9,9 @@ jobs, at most one for each source and border, are matched with segments so that 
 are a fractional matching of these jobs, and a bipartite graph with a fractional matching has a whole one. So at every border
 **each source is within one sample of its share** (plus 2^-40 for each border, from rounding to units), for any weights, and a
 source of weight 0 is never drawn from. Earliest-deadline-first finds nearly all of the matching, augmenting paths the rest.
+
+**Caps of cells.** Thousands of cells would make thousands of segments. Where cells have caps, a segment ends where an eighth of
+them have reached theirs, in the order in which they do. Each of these is drawn evenly up to the end of the segment.
 """
 
 import heapq
@@ -19,6 +22,7 @@ from dataclasses import dataclass
 from datapipe.loader.order.recipe import Recipe
 
 UNIT = 1 << 40  # Units of a sample in which shares are counted
+GROUPS_OF_CELLS = 8  # in which cells reach their caps: each makes a segment, and segments take time when a loader is opened
 MOST_SAMPLES = 1 << 62
 """A segment that would end beyond this sample, at the cap of a source of next to no weight, has no end."""
 
@@ -43,6 +47,7 @@ def plan_segments(
     end = None if recipe.total_tokens is None else (recipe.total_tokens - first_token) // length
     shares = [0] * len(sources)
     sample, exhausted = 0, set[int]()
+    at_a_time = -(-len(caps) // GROUPS_OF_CELLS) if any("/" in sources[source] for source in caps) else 0
     for stop, phase_weights in _phases(recipe, sources, first_token, length):
         while stop is None or sample < stop:
             weights = {source: weight for source, weight in phase_weights.items() if source not in exhausted}
@@ -50,7 +55,11 @@ def plan_segments(
                 return _with_endless(segments, sample, phase_weights), sample
             if end is not None and sample >= end:  # later samples are never drawn
                 return _with_endless(segments, sample, weights), None
-            until, newly_exhausted = _next_exhausted(shares, weights, caps, sample, stop)
+            if at_a_time:
+                last = min((each for each in (stop, end) if each is not None), default=None)
+                until, newly_exhausted, weights = _next_group(shares, weights, caps, sample, last, at_a_time)
+            else:
+                until, newly_exhausted = _next_exhausted(shares, weights, caps, sample, stop)
             if until is not None and until >= MOST_SAMPLES:
                 until = None
             exhausted |= newly_exhausted
@@ -182,11 +191,13 @@ def _augment(
                     members[before].remove(moved)
                 number = before
             return True
-        for member in sorted(members[number]):
+        for member in sorted(members[number]) if len(reached) + len(full) < len(room) else ():
             for other in jobs[member].window:
                 if other not in reached and other not in full:
                     reached[other] = (member, number)
                     queue.append(other)
+            if len(reached) + len(full) == len(room):
+                break
     full.update(reached)
     return False
 
@@ -237,6 +248,40 @@ def _next_exhausted(
     if first is None or (stop is not None and first >= stop):
         return stop, set()
     return first, {source for source, end in ends.items() if end == first}
+
+
+def _next_group(
+    shares: Sequence[int], weights: Mapping[int, int], caps: Mapping[int, int], start: int, stop: int | None, count: int
+) -> tuple[int | None, set[int], Mapping[int, int]]:
+    """The sample up to `stop` at which the next `count` sources have reached their caps, these sources, and the units that each
+    source has until then; without such a source, its weight."""
+    rooms = {source: max(0, caps[source] * UNIT - shares[source]) for source in weights if source in caps}
+    levels = {source: (room << 64) // weights[source] for source, room in rooms.items()}
+    group, taken, left, reached = set[int](), 0, sum(weights.values()), 0
+    is_cut = False
+    for source in sorted(rooms, key=levels.__getitem__):
+        after = left - weights[source]
+        at = taken + rooms[source] + (levels[source] * after >> 64)
+        is_cut = stop is not None and at > (stop - start) * UNIT
+        if is_cut or (len(group) >= count and at // UNIT > reached // UNIT):
+            break
+        group.add(source)
+        taken, left, reached = taken + rooms[source], after, max(reached, at)
+    if not group:
+        return stop, group, weights
+    until = stop if is_cut and stop is not None else start + reached // UNIT
+    units = {source: rooms[source] for source in group}
+    excess = taken - (until - start) * UNIT
+    for source in sorted(group, key=lambda source: (-units[source], source)) if excess > 0 else ():
+        cut = min(excess, units[source])
+        units[source], excess = units[source] - cut, excess - cut
+    rest = (until - start) * UNIT - sum(units.values())
+    units |= {source: rest * weight // left for source, weight in weights.items() if source not in group}
+    if lost := (until - start) * UNIT - sum(units.values()):
+        # all that is lost to rounding is less than a millionth of the largest room
+        most = max(units.keys() - group, key=lambda source: (rooms.get(source, MOST_SAMPLES * UNIT) - units[source], -source))
+        units[most] += lost
+    return until, group, {source: units[source] for source in weights if units[source]}
 
 
 def _with_endless(segments: list[Segment], start: int, weights: Mapping[int, int]) -> list[Segment]:

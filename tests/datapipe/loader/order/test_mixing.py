@@ -178,6 +178,52 @@ def test_mixture_capped_source_stops_is_refused_or_is_redistributed() -> None:
     assert spread.counts(80) == [60, 20]
 
 
+def capped(num: int, seed: int, prefix: str, num_samples: int | None = None) -> tuple[Mixture, np.ndarray]:
+    """Sources with caps from 0 to 40 samples, and weights that have nothing to do with them, in two phases; and the caps."""
+    generator = np.random.default_rng(seed)
+    names = [f"{prefix}{number:03}" for number in range(num)]
+    weights = [dict(zip(names, generator.integers(1, 1000, num).tolist())) for _ in range(2)]
+    sizes, limits = generator.integers(1, 21, num), generator.choice([0.5, 1.0, 2.0], num)
+    recipe = make_recipe(
+        [(3 * num * S, weights[0]), (None, weights[1])],
+        max_epochs=dict(zip(names, limits.tolist())),
+        exhausted="redistribute",
+        total_tokens=None if num_samples is None else num_samples * S,
+    )
+    return Mixture(recipe, tuple(names), sizes.tolist()), (sizes * limits).astype(np.int64)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_mixture_of_a_few_capped_cells_is_that_of_sources(seed: int) -> None:
+    (cells, _), (sources, _) = capped(8, seed, "s/"), capped(8, seed, "s")
+    assert cells.end is not None
+    assert sources.end is not None
+    assert 0 <= cells.end - sources.end <= 8  # where one source after another ends, each leaves a part of a sample
+    for sample in range(sources.end + 1):
+        assert np.abs(np.array(cells.counts(sample)) - sources.counts(sample)).max() <= 2
+
+
+@pytest.mark.parametrize("num_samples", [None, 600, 5000])
+@pytest.mark.parametrize("seed", range(4))
+def test_mixture_of_many_capped_cells_gives_all_that_the_caps_allow_and_no_more(seed: int, num_samples: int | None) -> None:
+    mixture, caps = capped(300, seed, "s/", num_samples)
+    end = mixture.end or num_samples
+    assert end is not None
+    assert mixture.end is not None or num_samples == 600
+    before = np.zeros(300, np.int64)
+    for sample in [*range(0, end, 7), end]:
+        counts = np.array(mixture.counts(sample))
+        assert counts.sum() == sample
+        assert (before <= counts).all()
+        assert (counts <= caps).all()
+        before = counts
+    assert mixture.end is None or caps.sum() - 16 <= mixture.end <= caps.sum()  # each segment may leave a part of a sample
+    sources, ordinals = mixture.assign(np.arange(end))
+    assert np.bincount(sources, minlength=300).tolist() == before.tolist()
+    for source in range(300):
+        assert ordinals[sources == source].tolist() == list(range(before[source]))
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 30)), min_size=1, max_size=8))
 def test_mixture_redistributing_never_passes_a_cap_and_ends_when_all_are_exhausted(sources: list[tuple[int, int]]) -> None:

@@ -30,7 +30,7 @@ from tests.support.cli_processes import DEADLINE_S, start, wait_until
 from tests.support.cli_processes import run as run_process
 from tests.support.late_import import late_import
 from tests.support.service import Server, free_port, served
-from tests.support.snapshots import make_snapshot
+from tests.support.snapshots import make_cells, make_snapshot
 
 growing = late_import("tests.support.growing_corpus")
 
@@ -60,7 +60,8 @@ class _Place:
 @pytest.mark.timeout(600)
 def test_clients_of_two_servers_get_every_batch_whatever_happens_to_the_servers(tmp_path: Path) -> None:
     """Twenty moments at random, on one server or on both at once; four clients, each in its own process."""
-    output = make_snapshot(tmp_path / "output", {"code": 310, "web": 830}, sequence_length=2048)
+    cells = {"web": (make_cells(["en", "ja"], repeats=["1", "3/2"]), [(0, False, 800), (1, False, 20), (1, True, 10)])}
+    output = make_snapshot(tmp_path / "output", {"code": 310, "web": 830}, sequence_length=2048, cells=cells)
     chosen, never, stop = random.Random(20), threading.Event(), tmp_path / "stop"
     with ExitStack() as stack, ThreadPoolExecutor(2) as threads:
         places = [_Place(tmp_path / name, output) for name in ("a", "b")]

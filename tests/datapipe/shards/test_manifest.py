@@ -27,13 +27,13 @@ from datapipe.loader.remote.protocol import OpenRequest
 from datapipe.records.checksum import bytes_checksum
 from datapipe.records.names import SNAPSHOT
 from datapipe.service.outputs import ServedOutput
-from datapipe.shards.manifest import Phase, Snapshot, TokenizerEntry, read_snapshot
-from datapipe.shards.shard_table import SCHEMA, ShardEntry, ShardTable, numbered_path
-from datapipe.shards.source_entry import SourceEntry
+from datapipe.shards.manifest import FurtherLength, Phase, Snapshot, TokenizerEntry, read_snapshot
+from datapipe.shards.shard_table import SCHEMA, CellRun, ShardEntry, ShardTable, numbered_path
+from datapipe.shards.source_entry import SourceEntry, Strata
 from datapipe.storage.root import Root
 from tests.support import packed_shards
 from tests.support.command_line import datapipe
-from tests.support.snapshots import make_growing_snapshots, write_manifest
+from tests.support.snapshots import make_cells, make_growing_snapshots, write_manifest
 
 pytestmark = pytest.mark.medium
 
@@ -225,6 +225,57 @@ def test_list_with_values_that_no_run_writes_is_refused(tmp_path: Path, name: st
     listed = {"path": "list.parquet", "bytes": len(content), "checksum": bytes_checksum(content)}
     found = {key: value for key, value in manifest((entry(1),)).items() if key != "shards"}
     assert reason in str(outcome(tmp_path, found | {"version": 3, "lists": [listed]}))
+
+
+CELLED = SourceEntry(weight=1, cells=make_cells(["en/a", "en/b"], weights=[2, 3]))
+RUNS = (CellRun(0, again=False, rows=1, tokens=9, documents=1), CellRun(1, again=True, rows=2, tokens=9, documents=1))
+
+
+def celled(runs: tuple[CellRun, ...] | None = RUNS, source: SourceEntry = CELLED, **options: Any) -> Snapshot:
+    """A snapshot with one shard of three rows, of a source with two cells."""
+    shards = (entry(1, sequences=3, cells=runs, split=options.pop("split", "train")),)
+    phases = (Phase(until_tokens=None, weights=options.pop("weights", {"web": 1})),)
+    tokenizer = TokenizerEntry(path="tokenizer.json", fingerprint="xxh3_128:t", vocab_size=1000, eos_id=0)
+    form: dict[str, Any] = {"name": "celled", "seed": 1, "sequence_length": 16, "shard_format": "arrow", "tokenizer": tokenizer}
+    return Snapshot(**form, sources={"web": source}, phases=phases, shards=shards, **options)
+
+
+def test_snapshot_with_cells_is_read_as_it_was_written(tmp_path: Path) -> None:
+    further = FurtherLength.of(celled().model_copy(update={"sequence_length": 8}), "length-8")
+    further = further.model_copy(update={"cells": {"web": (7, 0)}})
+    snapshot = celled(further=(further,), weights={"web": 1, "web/*/a": 2}).sealed()
+    for path, content in snapshot.to_files().items():
+        Root(str(tmp_path)).write_atomic(path, content)
+    found = read_snapshot(Root(str(tmp_path)))
+    assert found == snapshot
+    assert found.shards[0].cells == RUNS
+    assert list(found.phases[0].weights) == ["web", "web/*/a"]
+    of_length = found.of_length(8).sources["web"].cells
+    assert of_length is not None
+    assert (of_length.weights, of_length.names) == ((7, 0), ("en/a", "en/b"))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"runs": RUNS[:1]}, "shards/web/.* do not add up to its rows"),
+        ({"runs": None}, "do not add up to its rows"),
+        ({"runs": (RUNS[0]._replace(cell=2), RUNS[1])}, "a cell that its source does not have"),
+        ({"split": "validation"}, "its source or its split has no cells"),
+        ({"source": SourceEntry(weight=1)}, "its source or its split has no cells"),
+        ({"weights": {"web/en/c": 1}}, "'web/en/c', which is not a cell of source 'web'"),
+        ({"weights": {"web/*": 1}}, "'web/\\*', and the cells of 'web' have names of 2 parts"),
+        ({"weights": {"code/en/a": 1}}, "'code/en/a', which is not a source"),
+    ],
+)
+def test_shards_and_weights_that_are_not_of_the_cells_are_refused(change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        celled(**change)
+
+
+def test_strata_and_cells_do_not_go_together() -> None:
+    with pytest.raises(ValueError, match="strata or cells, not both"):
+        SourceEntry(weight=1, cells=CELLED.cells, strata=Strata(column="score", bounds=(), repeats=(1,)))
 
 
 @pytest.mark.slow

@@ -42,10 +42,12 @@ from datapipe.config.sources.provenance import (
 )
 from datapipe.config.sources.repository import join_problems, repository_stages
 from datapipe.config.sources.source import AnySource, SnapshotSource, Source
+from datapipe.config.sources.split import cell_problems
 from datapipe.config.stage_use import NAME_PATTERN, StageList, StageUse
 from datapipe.config.tokenizer_spec import TokenizerOrNone, TokenizerSpec, TokenizerTraining
 from datapipe.config.yaml import KeyPath, dotted
 from datapipe.errors import suggest
+from datapipe.shards.cell_names import source_of
 from datapipe.weights import changed_shares, integer_weights
 
 
@@ -213,6 +215,9 @@ class Mixture(Record):
         for index, phase in enumerate(self.mixture.phases):
             path = ("mixture", "phases", index, "weights")
             for name in sorted(phase.weights.keys() - self.all_sources.keys()):
+                if "/" in name:
+                    problems += cell_problems((*path, name), name, self.all_sources)
+                    continue
                 text = f"unknown source.{suggest(name, self.all_sources)} Expected one of: {', '.join(self.all_sources)}"
                 problems.append(((*path, name), text))
             if not any(phase.weights.values()):
@@ -348,7 +353,7 @@ class Mixture(Record):
             stop = total if phase.until_tokens is None else phase.until_tokens
             part = Fraction(1) if total is None or stop is None else Fraction(stop - start, total)
             for name, weight in phase.weights.items():
-                shares[name] += part * Fraction(weight, sum(phase.weights.values()))
+                shares[source_of(name)] += part * Fraction(weight, sum(phase.weights.values()))
             start = stop or 0
         return shares
 
@@ -371,6 +376,7 @@ class Mixture(Record):
             "mixture": self.mixture != MixtureSpec(),
             "takedown": self.takedown is not None,
             **{f"sources.{name}.strata": source.strata is not None for name, source in self.sources.items()},
+            **{f"sources.{name}.split": source.split is not None for name, source in self.sources.items()},
             **{f"sources.{name}.max_tokens": source.max_tokens is not None for name, source in self.sources.items()},
         }
         return [key for key, value in is_set.items() if value]

@@ -39,7 +39,11 @@ class PhaseSpec(Record):
     """The weights of one part of the training run."""
 
     until: ExactShare = Field(description="End of the phase, as a share of all tokens: 80%. The last phase ends at 100%.")
-    weights: dict[str, Weight] = Field(description="Weight of each source in this phase. Sources that are left out have 0.")
+    weights: dict[str, Weight] = Field(
+        description="Weight of each source in this phase. Sources that are left out have 0. Of a source with `split`, cells "
+        "may be named, also by patterns: {crawl/en/*/19: 2, crawl: 1}. The last one that matches a cell has it, and the source "
+        "the others."
+    )
     schedule: Literal["step", "linear"] = Field(
         default="step", description="step: constant weights. linear: a straight line from the weights before to these."
     )
@@ -192,7 +196,7 @@ def weight_phases(spec: MixtureSpec, source_weights: Weights) -> tuple[WeightPha
     steps: list[tuple[Fraction, Weights]] = []
     start, before = Fraction(0), source_weights
     for phase in spec.phases:
-        weights = {name: phase.weights.get(name, Fraction(0)) for name in source_weights}
+        weights = _of_all(phase, source_weights)
         stairs = _staircase(before, weights) if phase.schedule == "linear" else [weights]
         length = phase.until - start
         steps += [(start + length * (number + 1) / len(stairs), stair) for number, stair in enumerate(stairs)]
@@ -204,6 +208,11 @@ def weight_phases(spec: MixtureSpec, source_weights: Weights) -> tuple[WeightPha
         )
         for number, (until, weights) in enumerate(steps)
     )
+
+
+def _of_all(phase: PhaseSpec, source_weights: Weights) -> Weights:
+    """The weights of a phase with those of all sources, which come first."""
+    return {**dict.fromkeys(source_weights, Fraction(0)), **phase.weights}
 
 
 def _staircase(start: Weights, end: Weights) -> list[Weights]:
@@ -221,8 +230,10 @@ def linear_schedule_problems(spec: MixtureSpec, source_weights: Weights) -> Iter
     """The linear phases that no staircase can represent, with the reasons."""
     before = source_weights
     for index, phase in enumerate(spec.phases):
-        weights = {name: phase.weights.get(name, Fraction(0)) for name in source_weights}
-        path = ("mixture", "phases", index, "schedule")
+        weights, path = _of_all(phase, source_weights), ("mixture", "phases", index, "schedule")
+        if phase.schedule == "linear" and weights.keys() != before.keys():
+            text = "linear needs the cells and patterns of the phase before, in the same order. Expected the same ones, or step"
+            yield path, text
         if phase.schedule == "linear" and any(weights.values()) and not any(before.values()):
             yield path, "linear needs weights to start from, but all weights before are 0. Expected one above 0, or step"
         before = weights

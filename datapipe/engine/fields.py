@@ -1,13 +1,14 @@
 """Previews the first records of a source, before anything runs: do they have the fields that the mixture names?
 
     readers, stages ─▶ is a text there for each stage that reads it? ─▶ else an error
-    stages, strata ─▶ columns that they decide by ─▶ kept fields, or columns of earlier stages? ─▶ else an error
+    stages, strata, split ─▶ columns that they decide by ─▶ kept fields, or columns of earlier stages? ─▶ else an error
     input files    ─▶ a few records of one split, of more splits while a field is missing ─▶ the fields that occur, their types
                                                     └─▶ text or a field that decides: an error. Any other kept field: a warning
 
-The field of strata must hold a number in one of the records. A field may be rare, so it is missing only where none of
-`MOST_SPLITS` splits has it, spread over all files and within them. A record that has the field with the value null counts.
-Unreadable files are left to the run. With `check_fields: false` of the source a missing field is only a warning.
+The field of strata, or of bounds and quantiles, must hold a number in one of the records. A field may be rare, so it is missing
+only where none of `MOST_SPLITS` splits has it, spread over all files and within them. A record that has the field with the
+value null counts. Unreadable files are left to the run. With `check_fields: false` of the source a missing field is only a
+warning.
 """
 
 import dataclasses
@@ -35,7 +36,7 @@ from datapipe.steps.warnings import RunWarning
 from datapipe.storage.root import open_input
 
 MOST_SPLITS = 16  # Splits that are previewed before a field counts as missing
-_STRATA, _PREFIX = "strata.by", "document_prefix.text"
+_STRATA, _SPLIT, _PREFIX = "strata.by", "split.by", "document_prefix.text"
 # by the option that names the field
 _CONTENTS = {"text": "text", "messages": "conversation", "repository": "files", "tools": "tools"}
 _LISTS = ("messages", "conversations", "conversation")  # fields in which conversations are published
@@ -104,8 +105,8 @@ def check_fields(
         else:
             text = f"{lack} {remedy if is_needed else 'It will be null in documents like these.'}"
             warnings.append(RunWarning.of("missing_field", name, text, field=lacked, fields=list(seen.names)[:_LISTED_NAMES]))
-    if source.strata is not None and source.strata.by in needed:
-        odd = _not_numbers(mixture, name, files)
+    for column, option in _of_numbers(source):
+        odd = _not_numbers(mixture, name, column, option, files) if column in needed else []
         problems += odd if source.check_fields else []
         warnings += [RunWarning(kind="not_numbers", source=name, text=text) for text in odd if not source.check_fields]
     if problems:
@@ -191,7 +192,7 @@ def _extracts(bound: BoundStage) -> bool:
 
 
 def deciding_columns(mixture: Mixture, name: str, stages: Sequence[BoundStage]) -> tuple[dict[str, str], dict[str, str]]:
-    """The kept fields that stages or strata decide by, and the columns that they decide by and documents lack. Each with what
+    """The kept fields that stages, strata or cells go by, and the columns that they go by and documents lack. Each with what
     asks for it: "dedup.exact (field)". After a stage that does not declare what it writes, any column may exist.
     """
     source = mixture.sources[name]
@@ -213,10 +214,21 @@ def deciding_columns(mixture: Mixture, name: str, stages: Sequence[BoundStage]) 
         written = None if more is None or written is None else written | more
     if source.strata is not None:
         ask(source.strata.by, _STRATA)
+    for column in () if source.split is None else source.split.columns:
+        ask(column, _SPLIT)
     if source.document_prefix is not None:
         for column in source.document_prefix.columns:
             ask(column, _PREFIX)
     return needed, absent
+
+
+def _of_numbers(source: Source) -> Iterator[tuple[str, str]]:
+    """The columns of numbers by which a source is divided, each with the option that names it."""
+    if source.strata is not None:
+        yield source.strata.by, _STRATA
+    for axis in () if source.split is None else source.split.by:
+        if axis.has_numbers:
+            yield axis.column, _SPLIT
 
 
 def _made_of_files(source: Source) -> set[str]:
@@ -248,7 +260,7 @@ def _written_by(bound: BoundStage) -> set[str] | None:
 
 def _absent(mixture: Mixture, name: str, column: str, asked_by: str, seen: _Seen) -> str:
     """The error about a column that a stage decides by and documents lack."""
-    of_source = asked_by in (_STRATA, _PREFIX)
+    of_source = asked_by in (_STRATA, _SPLIT, _PREFIX)
     where = mixture.where("sources", name, *(asked_by.split(".") if of_source else ["keep"]))
     problem = f"{where}: {'' if of_source else f'{asked_by}: '}documents have no column '{column}'."
     if column in seen.found:
@@ -259,11 +271,11 @@ def _absent(mixture: Mixture, name: str, column: str, asked_by: str, seen: _Seen
     return f"{problem}{suggest(column, known)}{listed} Correct the name. {remedy}"
 
 
-def _not_numbers(mixture: Mixture, name: str, files: Files) -> list[str]:
-    """The problem that no previewed value of the field of the strata is a number. One is enough: a filter may drop others."""
+def _not_numbers(mixture: Mixture, name: str, kept: str, option: str, files: Files) -> list[str]:
+    """The problem that no previewed value of a kept field that divides a source is a number. One is enough: a filter may drop
+    others."""
     source = mixture.sources[name]
-    assert source.strata is not None
-    column = source.kept_fields[source.strata.by]
+    column = source.kept_fields[kept]
     fields, values = field_names(source, {column: column}), list[Any]()
     for split, reader in first_splits(files):
         with suppress(OSError):  # the run opens the file again, and reports it
@@ -277,7 +289,7 @@ def _not_numbers(mixture: Mixture, name: str, files: Files) -> list[str]:
             return []
     if not values:
         return []
-    where, example = mixture.where("sources", name, "strata", "by"), str(values[0])[:_SHOWN_CHARS]
+    where, example = mixture.where("sources", name, *option.split(".")), str(values[0])[:_SHOWN_CHARS]
     return [
         f"{where}: the field '{column}' holds no numbers in the {len(values):,} probed records, but {example!r}. Expected the "
         f"name of a field with a number for each document. If records further on have numbers, set check_fields: false for the "

@@ -77,6 +77,11 @@ class ShardFile(OutputFile):
     tokens: int  # without padding
     # tokens of every packed document, where `pack.method` is `buckets`; None elsewhere
     piece_length: int | None = None
+    # its runs of rows of one cell, as `shard_table.CellRun` has them, where the source is split; else empty
+    cells: tuple[tuple[int, bool, int, int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cells", tuple(map(tuple, self.cells)))  # lists in a ledger
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,6 +100,9 @@ Tables = Mapping[str, tuple[ExchangeFile, ...]]  # by the table that their rows 
 
 TRAINING_TEXTS, HELD_OUT_TEXTS = "training_texts", "held_out_texts"
 """Outputs of tokenize tasks with the hashes of texts, where documents are held out."""
+
+CELLS, CELL_SIZES = "cells", "cell_sizes"
+"""Outputs with the names of the cells of a source, and with the bytes of token rows by cell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +183,11 @@ _FIELDS = {kind: [field.name for field in fields(kind) if field.name != "url"] f
 
 
 def output_to_json(output: OutputFile) -> dict[str, Any]:
-    """The fields of a file of this run, with its type. A `url` is never committed."""
-    return {"type": _NAMES[type(output)], **{name: getattr(output, name) for name in _FIELDS[type(output)]}}
+    """The fields of a file of this run, with its type. A `url` is never committed, and cells where there are any."""
+    known = {name: getattr(output, name) for name in _FIELDS[type(output)]}
+    if not known.get("cells", True):
+        del known["cells"]
+    return {"type": _NAMES[type(output)], **known}
 
 
 def output_from_json(data: Mapping[str, Any]) -> OutputFile:

@@ -35,6 +35,11 @@ def value_of(part: str) -> str:
     return unquote(part)
 
 
+def source_of(name: str) -> str:
+    """The source of a name in a mixture: of a source itself, or of cells, SOURCE/PART/…."""
+    return name.partition("/")[0]
+
+
 def is_pattern(name: str) -> bool:
     """Whether a name may stand for several cells."""
     return "*" in name or "?" in name

@@ -309,6 +309,8 @@ def _lists_of(rows: Snapshot | FurtherLength) -> tuple[FileEntry, ...]:
 
 def _digest(content: dict[str, Any]) -> str:
     named = {name: value for name, value in content.items() if name != "fingerprint"}
+    orders = [list(phase["weights"]) for phase in content.get("phases", ()) if any("/" in name for name in phase["weights"])]
+    named |= {"orders": orders} if orders else {}  # that of patterns counts, and keys are sorted
     return xxhash.xxh3_128_hexdigest(json.dumps(named, sort_keys=True, ensure_ascii=False).encode())
 
 

@@ -156,7 +156,8 @@ class ShardEntry(BaseModel):
     def of(cls, file: ShardFile, **others: Any) -> ShardEntry:
         """The entry of a written file. `others` are the fields that a file does not have, and may be another path."""
         names = ("path", "tokens", "documents", "bytes", "checksum", "piece_length")
-        return cls(**{"sequences": file.rows, **{name: getattr(file, name) for name in names}, **others})
+        known = {"sequences": file.rows, "cells": file.cells or None, **{name: getattr(file, name) for name in names}}
+        return cls(**{**known, **others})
 
     @property
     def group(self) -> ShardGroup:

@@ -5,10 +5,14 @@
 Every record batch (Arrow) or row group (Parquet) of a file but the last holds `rows_per_batch` rows, so row -> (batch, row in
 it) is arithmetic, and carries the checksum of its rows (see `shard_file`). A file is closed before a row that would take its
 tokens past `target_bytes`. The bytes depend neither on the batches in which rows arrive, nor on the path or the time. Memory is
-one record batch of about 4 MiB of tokens beside the appended one.
+one record batch of about 4 MiB of tokens beside the appended one. Of a source that is split, a file counts neighbouring rows of
+one cell as a run.
 """
 
+from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from operator import add
 from typing import Any, Literal
 
 import numpy as np
@@ -24,6 +28,9 @@ from datapipe.shards.shard_table import PIECE_KEY, ShardGroup
 from datapipe.storage.root import Root
 
 ShardFormat = Literal["arrow", "parquet"]
+
+CellOfRows = tuple[int, bool]
+"""The number of a cell, and whether an epoch has the rows once more; see `CellRun`."""
 
 _WHOLE = ShardGroup()
 
@@ -65,6 +72,7 @@ class ShardWriter:
         self._schema = schema.with_metadata({**(schema.metadata or {}), **layout})
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = 0
+        self._pending_cells = deque[tuple[CellOfRows | None, int]]()  # of the pending rows, each with a number of rows
         self._file: _OpenShard | None = None
         self._written: list[ShardFile] = []
         self._appended = 0
@@ -74,10 +82,12 @@ class ShardWriter:
         rows = np.arange(self._appended, self._appended + num_rows)
         return [self._path(number) for number in (rows // self._rows_per_file).tolist()], rows % self._rows_per_file
 
-    def append(self, batch: pa.RecordBatch) -> None:
-        """Adds rows of `schemas.sequences`. After an exception the open file is closed and all files are invalid."""
+    def append(self, batch: pa.RecordBatch, cell: CellOfRows | None = None) -> None:
+        """Adds rows of `schemas.sequences`, of one cell where the source is split. After an exception the open file is closed
+        and all files are invalid."""
         assert batch.schema.equals(self._schema), batch.schema
         self._pending.append(batch.replace_schema_metadata(self._schema.metadata))
+        self._pending_cells.append((cell, batch.num_rows))
         self._pending_rows += batch.num_rows
         self._appended += batch.num_rows
         while self._pending_rows >= self._rows_wanted():
@@ -109,7 +119,7 @@ class ShardWriter:
         try:
             if self._file is None:
                 self._file = _OpenShard(self._root, self._path(len(self._written)), self._format, self._schema)
-            self._file.write(batch)
+            self._file.write(batch, self._taken_cells(num_rows))
         except BaseException:
             self.abort()
             raise
@@ -121,6 +131,15 @@ class ShardWriter:
         assert opened is not None
         opened.close()
         self._written.append(opened.written())
+
+    def _taken_cells(self, num_rows: int) -> Iterator[tuple[CellOfRows | None, int]]:
+        """The cells of the first pending rows, each with a number of rows."""
+        while num_rows:
+            cell, count = self._pending_cells.popleft()
+            if count > num_rows:
+                self._pending_cells.appendleft((cell, count - num_rows))
+            yield cell, min(count, num_rows)
+            num_rows -= min(count, num_rows)
 
     def _take(self, num_rows: int) -> pa.RecordBatch:
         pending = pa.Table.from_batches(self._pending)
@@ -135,21 +154,30 @@ class _OpenShard:
         self._piece_length = None if piece_length is None else int(piece_length)
         self._checksums: list[str] = []
         self.sequences = self.tokens = self.documents = 0
+        self._runs: list[tuple[CellOfRows, list[int]]] = []  # of rows of one cell: rows, tokens, documents
         with ExitStack() as handles:
             self._stream = handles.enter_context(root.open_output(path, is_mapped=format == "arrow"))
             self._sink = handles.enter_context(_sink(self._stream, format, schema))
             self._handles = handles.pop_all()
 
-    def write(self, batch: pa.RecordBatch) -> None:
+    def write(self, batch: pa.RecordBatch, cells: Iterable[tuple[CellOfRows | None, int]]) -> None:
         checksum = rows_checksum(batch)
         if self._format == "arrow":
             self._sink.write_batch(batch, custom_metadata={CHECKSUM_KEY: checksum})
         else:
             self._sink.write_batch(batch, row_group_size=batch.num_rows)
             self._checksums.append(checksum)
-        self.sequences += batch.num_rows
-        self.tokens += int(columns.numbers(batch.column("lengths").flatten()).sum(dtype=np.int64))
-        self.documents += int(np.count_nonzero(columns.numbers(batch.column("starts").flatten()) == 0))
+        start = 0
+        for cell, num_rows in cells:
+            rows, start = batch.slice(start, num_rows), start + num_rows
+            tokens = int(columns.numbers(rows.column("lengths").flatten()).sum(dtype=np.int64))
+            documents = int(np.count_nonzero(columns.numbers(rows.column("starts").flatten()) == 0))
+            counts = (num_rows, tokens, documents)
+            self.sequences, self.tokens, self.documents = map(add, (self.sequences, self.tokens, self.documents), counts)
+            if cell is not None:
+                if not self._runs or self._runs[-1][0] != cell:
+                    self._runs.append((cell, [0, 0, 0]))
+                self._runs[-1][1][:] = map(add, self._runs[-1][1], counts)
 
     def close(self) -> None:
         with self._handles:
@@ -165,6 +193,7 @@ class _OpenShard:
             documents=self.documents,
             tokens=self.tokens,
             piece_length=self._piece_length,
+            cells=tuple((*cell, *counts) for cell, counts in self._runs),  # pyright: ignore[reportArgumentType]
         )
 
 

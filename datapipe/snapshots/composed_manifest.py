@@ -12,6 +12,7 @@ from datapipe.shards.manifest import FileEntry, Phase, RemovedEntry, Snapshot, T
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.snapshot_folder import snapshot_folder
 from datapipe.shards.source_entry import SourceEntry
+from datapipe.snapshots.cells import FoundCells, made_cells, phases_of_cells, with_limit
 from datapipe.steps import weighting
 from datapipe.steps.warnings import RunWarning
 from datapipe.storage.lock import OutputLock
@@ -35,19 +36,30 @@ def make_snapshot(
     files: bytes,
     taken: Mapping[str, SourceEntry] | None = None,
     removed: RemovedEntry | None = None,
+    found: Mapping[str, FoundCells] | None = None,
 ) -> tuple[Snapshot, list[RunWarning]]:
-    """The manifest, and warnings. `taken` are the sources of other outputs, `removed` the documents that were taken down.
+    """The manifest, and warnings. `taken` are the sources of other outputs, `removed` the documents that were taken down,
+    `found` the cells of sources that are split.
     Raises DatapipeError where no source has tokens, or one ends early and `mixture.exhausted` is `refuse`."""
-    known = taken or {}
-    sources = {
-        name: known[name].model_copy(update={"weight": 0, "max_epochs": mixture.max_epochs_of(name)})
-        if name in known
-        else SourceEntry(weight=0, max_epochs=mixture.max_epochs_of(name), **mixture.sources[name].entry())
-        for name in mixture.all_sources
-    }
+    known, warned = taken or {}, list[RunWarning]()
+    sources: dict[str, SourceEntry] = {}
+    for name in mixture.all_sources:
+        limit = mixture.max_epochs_of(name)
+        changed = {"weight": 0, "max_epochs": limit}
+        if name in known:
+            cells = with_limit(known[name].cells, limit)
+            sources[name] = known[name].model_copy(update={**changed, "cells": cells})
+            continue
+        cells = None
+        if found is not None and name in found:
+            cells, of_cells = made_cells(mixture, name, found[name], shards, sequence_length)
+            warned += of_cells
+        sources[name] = SourceEntry(**changed, **mixture.sources[name].entry(), cells=cells)
     sizes = weighting.epoch_tokens(sources, shards, sequence_length)
     empty = [name for name, size in sizes.items() if not size]
-    phases = weighting.weight_phases(mixture, sizes, spare=_SPARE_ROWS * sequence_length)
+    given_phases = weighting.weight_phases(mixture, sizes, spare=_SPARE_ROWS * sequence_length)
+    phases, of_phases = phases_of_cells(given_phases, sources)
+    warned += of_phases
     given = {name: source.weight for name, source in mixture.all_sources.items()}
     own = integer_weights(given) if mixture.mixture.weighting == "given" else phases[0].weights
     snapshot = Snapshot(
@@ -75,7 +87,7 @@ def make_snapshot(
         shards=tuple(shards),
     )
     nothing = f"kept no document to train on. Its weight goes to the others{_shares_of_others(own, empty)}."
-    warned = [RunWarning(kind="nothing_to_draw", source=name, text=f"source '{name}' {nothing}") for name in empty]
+    warned += [RunWarning(kind="nothing_to_draw", source=name, text=f"source '{name}' {nothing}") for name in empty]
     short = {} if snapshot.exhausted == "redistribute" else weighting.exhausted(snapshot, sizes)
     if short and snapshot.exhausted == "refuse":
         raise DatapipeError(

@@ -33,6 +33,7 @@ from datapipe.shards.shard_table import RowForm, ShardEntry, with_digest
 from datapipe.shards.snapshot_folder import has_snapshot, snapshot_folder
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed, note_publication
 from datapipe.shards.source_entry import SourceEntry
+from datapipe.snapshots.cells import FoundCells
 from datapipe.snapshots.committed_steps import write_steps
 from datapipe.snapshots.composed_manifest import file_entry, holds, make_snapshot, publish_files
 from datapipe.snapshots.held_out import held_out_warnings
@@ -40,6 +41,7 @@ from datapipe.snapshots.index.write import index_of_run, index_of_snapshot, join
 from datapipe.snapshots.snapshot_sources import TakenShard, copy_shards, taken_files, taken_shards
 from datapipe.snapshots.takedown import delete_from_index, documents_with_rows, named_in, removed_documents, takedown_warnings
 from datapipe.steps.counts import source_counts, why_nothing_is_left
+from datapipe.steps.grid import axes_of, names_of
 from datapipe.steps.kind import Plan
 from datapipe.steps.pack import PackTask
 from datapipe.steps.request import Request
@@ -129,6 +131,11 @@ def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[_Un
     taken: list[TakenShard] = []
     lengths: list[Snapshot] = []
     warnings = takedown_warnings(named, request.taken, files, taken_down)
+    found = {
+        name: FoundCells(axes=axes_of(plan, name, source.split.by), names=names_of(plan, name))
+        for name, source in request.mixture.sources.items()
+        if source.split is not None
+    }
     for length in request.mixture.pack.sequence_length:
         folder = f"length-{length}/" if lengths else ""
         own, others = _shards(plan, length), taken_shards(request.taken, length, folder, request.mixture.seed)
@@ -137,7 +144,7 @@ def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[_Un
         if before is not None:
             entries = [*before.of_length(length).shards, *entries]
             known = {name: before.sources[name] for name in request.mixture.snapshot_sources}
-        made, warned = make_snapshot(request.mixture, length, tokenizer, entries, files, known, removed)
+        made, warned = make_snapshot(request.mixture, length, tokenizer, entries, files, known, removed, found)
         warnings += [warning for warning in warned if warning not in warnings]
         data, taken, lengths = [*data, *own], [*taken, *others], [*lengths, made]
     also = {"further": tuple(map(FurtherLength.of, lengths[1:])), "trusted": _trusted(request, plan), "chat_template": template}

@@ -109,10 +109,12 @@ def check_scores(scores: np.ndarray) -> None:
 
 
 class Ranked:
-    """Scores of some documents inside an interval. Documents above it are counted, not held."""
+    """Scores of some documents inside an interval. Documents above it are counted, not held. `num_intervals`: that are
+    summarised beside each other; the summaries of many are shorter, so that those of all tasks fit into the memory of one."""
 
-    def __init__(self, interval: Cut) -> None:
+    def __init__(self, interval: Cut, num_intervals: int = 1) -> None:
         self.interval = interval
+        self._pairs = min(SUMMARY_PAIRS, max(SUMMARY_PAIRS // 8, 4 * SUMMARY_PAIRS // num_intervals))
         self._parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         self._weight_above = self._documents_above = 0
 
@@ -137,7 +139,9 @@ class Ranked:
         scores, ties, weights = (column[order] for column in columns)
         weight_above = self._weight_above + np.concatenate([[0], np.cumsum(weights.astype(np.int64))])
         documents_above = self._documents_above + np.arange(len(order) + 1)
-        chosen = np.unique(np.concatenate([_even_steps(np.arange(len(order))), _even_steps(weight_above[:-1])]))
+        chosen = np.unique(
+            np.concatenate([_even_steps(np.arange(len(order)), self._pairs), _even_steps(weight_above[:-1], self._pairs)])
+        )
         rows = np.concatenate([chosen, [len(order)]]).astype(np.int64)
         pairs = (np.append(scores, np.uint64(0))[rows], np.append(ties, np.uint64(0))[rows], np.append(weights, 0)[rows])
         arrays = [*pairs, weight_above[rows], documents_above[rows]]
@@ -147,12 +151,12 @@ class Ranked:
         )
 
 
-def _even_steps(measure: np.ndarray) -> np.ndarray:
-    """Places that cut an ascending measure into at most `SUMMARY_PAIRS` even parts, and the place before each; every place
-    where there are few. A step of more than a part is between two of the places."""
-    if len(measure) <= SUMMARY_PAIRS:
+def _even_steps(measure: np.ndarray, pairs: int) -> np.ndarray:
+    """Places that cut an ascending measure into at most `pairs` even parts, and the place before each; every place where there
+    are few. A step of more than a part is between two of the places."""
+    if len(measure) <= pairs:
         return np.arange(len(measure))
-    wanted = measure[0] + (measure[-1] - measure[0]) * np.arange(SUMMARY_PAIRS + 1) // SUMMARY_PAIRS
+    wanted = measure[0] + (measure[-1] - measure[0]) * np.arange(pairs + 1) // pairs
     places = np.searchsorted(measure, wanted)
     return np.concatenate([places, np.maximum(places - 1, 0)])
 

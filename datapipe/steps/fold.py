@@ -23,6 +23,7 @@ from datapipe.exchange.tables import FactWriter, TableWriter, committed_bytes, r
 from datapipe.kernels.distributions import NEAREST
 from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import (
+    CELL_SIZES,
     HELD_OUT_TEXTS,
     TRAINING_TEXTS,
     ExchangeFile,
@@ -44,7 +45,7 @@ MOST_TEXTS = 1 << 23
 """Texts whose hashes are compared with each other to find copies of held-out documents: the lowest hashes, about 67 MB."""
 
 _OF_MAP = ("measured", "borderline", "findings", "survivors")
-_OF_TOKENIZE = ("used_ids", TRAINING_TEXTS, HELD_OUT_TEXTS)
+_OF_TOKENIZE = ("used_ids", TRAINING_TEXTS, HELD_OUT_TEXTS, CELL_SIZES)
 FOLDED: Mapping[str, Sequence[str]] = {"map": _OF_MAP, "tokenize": _OF_TOKENIZE, "sample": ("sample",)}
 
 
@@ -98,7 +99,7 @@ def fold(planning: Planning, step: Step, names: Sequence[str]) -> None:
     """Adds the steps that fold files of a step that has many tasks, level by level."""
     level, last, prefix, stop = 1, step, "", HASH_SPACE
     if step.is_committed:
-        stop = compared_below(sum(step.totals.rows[name] for name in _OF_TOKENIZE[1:]))
+        stop = compared_below(sum(step.totals.rows[name] for name in (TRAINING_TEXTS, HELD_OUT_TEXTS)))
     while last.tasks is not None and len(last.tasks) > MOST_FILES:
         own = _groups(last, prefix, names, stop) if last.is_committed else None
         label = "add up what was measured"
@@ -269,6 +270,17 @@ def _ids(task: FoldTask, root: Root, folder: str, name: str) -> Iterator[OutputF
         yield OutputFile(path=f"{folder}/{name}.bin", rows=num_ids, bytes=stream.num_bytes, checksum=stream.checksum)
 
 
+def _sizes(task: FoldTask, root: Root, folder: str, name: str) -> Iterator[OutputFile]:
+    """The bytes of each cell."""
+    tables = [*task.tables(root, name)]
+    if tables:
+        rows = pa.concat_tables(tables)
+        summed = rows.group_by(["cell"], use_threads=False).aggregate([("bytes", "sum")]).sort_by("cell")
+        yield from _written(
+            TableWriter(root, f"{folder}/{name}.arrow"), summed.rename_columns(rows.schema.names).cast(rows.schema)
+        )
+
+
 def _hashes(task: FoldTask, root: Root, folder: str, name: str) -> Iterator[OutputFile]:
     """The rows with the lowest hashes."""
     files = [file for file in task.files[name] if isinstance(file, ExchangeFile)]
@@ -293,6 +305,7 @@ _FOLDS: Mapping[str, Callable[[FoldTask, Root, str, str], Iterator[OutputFile]]]
     "survivors": _survivors,
     "sample": _words,
     "used_ids": _ids,
+    CELL_SIZES: _sizes,
     TRAINING_TEXTS: _hashes,
     HELD_OUT_TEXTS: _hashes,
 }

@@ -18,7 +18,8 @@ Versions of libraries enter where they decide what a later step reads, or bytes 
 |---|---|---|
 | map, reduce | Unicode tables of Python | they define letters and words |
 | merge, gather | none | integers and keys are sorted, and their order is unique |
-| rank, narrow | none | scores are compared, and integers added |
+| rank, narrow, cells, cell_sizes | none | scores and names are compared, and integers added |
+| grid | pyarrow | it reads numbers from text |
 | sample | Unicode, pyarrow | letters end words; pyarrow groups the words, and their order decides between equal pairs |
 | fold | pyarrow | it groups the words of several samples |
 | train | those of sample, and the encoders | tokenizers writes tokenizer.json, and both libraries are compared |
@@ -60,8 +61,15 @@ def entering(part: Callable[[Any], Any]) -> Mapping[str, Any]:
 
 
 _ABSENT = object()
-WHERE_GIVEN = entering(lambda value: value or _ABSENT)
-"""Metadata of a field that enters only with a value, so that tasks without one have the fingerprints of the version before."""
+
+
+def where_given(part: Callable[[Any], Any]) -> Mapping[str, Any]:
+    """Metadata of a field that enters as `entering(part)` has it, and only with a value, so that tasks without one have the
+    fingerprints of the version before."""
+    return entering(lambda value: part(value) if value else _ABSENT)
+
+
+WHERE_GIVEN = where_given(lambda value: value)
 
 LEFT_OUT: Mapping[str, Any] = {_ENTERS: None}
 """Metadata of a field that the outputs do not depend on, or that follows from other fields."""

@@ -11,9 +11,12 @@ Rows in too many sorted runs are merged before they are reduced, and token rows 
     gather     a range of document keys of the final tables       ─▶  drops, cuts and sizes, one file of each
     rank       scores of documents                                ─▶  a summary of those in an interval
     narrow     the summaries of a source                          ─▶  a narrower interval, or the cut
+    grid       columns of documents                               ─▶  scores and parts of names, of a source that is split
+    cells      scores and parts of names                          ─▶  the names of the cells
     sample     documents                                          ─▶  the words of a keyed sample of them, counted
     train      counted words                                      ─▶  tokenizer.json
     tokenize   documents                                          ─▶  token rows to exchange, of each part of the source
+    cell_sizes bytes of token rows by cell                        ─▶  their sums
     pack       a hash range of the token rows                     ─▶  shards
     write      documents                                          ─▶  files of text, in a run without a tokenizer
     fold       small files of many tasks of a step                ─▶  the same, added up
@@ -26,6 +29,7 @@ from collections.abc import Sequence
 
 from datapipe.config.mixture import Mixture
 from datapipe.steps.fold import FoldTask
+from datapipe.steps.grid import CellSizesTask, CellsTask, GridTask
 from datapipe.steps.kind import LookUp, Plan, Planning, Step, StepKind
 from datapipe.steps.map import MapTask
 from datapipe.steps.merge import MergeTask
@@ -39,8 +43,8 @@ from datapipe.steps.train import SampleTask, TrainTask
 from datapipe.steps.write import WriteTask
 
 KINDS: list[StepKind] = [
-    *(MapTask, ReduceTask, MergeTask, GatherTask, RankTask, NarrowTask),
-    *(SampleTask, TrainTask, TokenizeTask, PackTask, WriteTask, FoldTask),
+    *(MapTask, ReduceTask, MergeTask, GatherTask, RankTask, NarrowTask, SampleTask, TrainTask),
+    *(GridTask, CellsTask, TokenizeTask, FoldTask, CellSizesTask, PackTask, WriteTask),
 ]
 """Every kind of work, each after those that its steps follow."""
 

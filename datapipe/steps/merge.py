@@ -13,7 +13,7 @@ so equal content needs no second run.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
@@ -107,23 +107,24 @@ def merged(
     num_buckets: Mapping[str, int],
     bucket_bytes: int,
     uses: str,
+    ranges: Mapping[str, Sequence[tuple[int, int]]] | None = None,
     **common: Any,
 ) -> Tables | None:
     """The tables in so few sorted runs that the tasks of the step `before` read little more than their rows, or None while
     they are not merged. `num_buckets`: how many of these tasks read each table. `bucket_bytes`: of rows in a merge task.
-    `common`: fields of all merge tasks."""
+    `ranges`: of tables whose rows are spread unevenly, ranges of about equal sizes. `common`: fields of all merge tasks."""
     merged, level = {name: runs.with_group_keys(files) for name, files in tables.items()}, 1
     most_runs = {name: runs.most_runs(sum(file.bytes for file in files), num_buckets[name]) for name, files in tables.items()}
     while wide := [name for name in tables if runs.fan_in([keyed.file for keyed in merged[name]]) > most_runs[name]]:
-        ranges: list[Fields] = []
+        own: list[Fields] = []
         group_keys: list[int] = []  # of the group of each task
         for name in wide:
             groups, merged[name] = runs.merge_groups(merged[name], most_runs[name])
             for group in groups:
-                ranges += by_range({name: group.files}, bucket_bytes)
-                group_keys += [group.group_key] * (len(ranges) - len(group_keys))
+                own += by_range({name: group.files}, bucket_bytes, (ranges or {}).get(name))
+                group_keys += [group.group_key] * (len(own) - len(group_keys))
         step_id, limit_bytes = f"{before}.merge-{level}", bucket_bytes * 5 // 4
-        step = planning.add(MergeTask, step_id, label, ranges, [uses], limit_bytes=limit_bytes, **common)
+        step = planning.add(MergeTask, step_id, label, own, [uses], limit_bytes=limit_bytes, **common)
         if not step.is_committed:
             return None
         for record, group_key in zip(step.records, group_keys, strict=True):
@@ -174,11 +175,15 @@ def row_bytes(tables: Tables) -> int:
     return sum(file.row_bytes for files in tables.values() for file in files)
 
 
-def by_range(tables: Tables, bucket_bytes: int | None) -> Iterator[Fields]:
+def by_range(tables: Tables, bucket_bytes: int | None, even: Sequence[tuple[int, int]] | None = None) -> Iterator[Fields]:
     """The fields of a task for each hash range of about `bucket_bytes` (None: one range): the files
-    that may have rows in it, by checksum; none for a range without any."""
+    that may have rows in it, by checksum; none for a range without any. `even`: ranges with about
+    as many rows each; None where equal ranges have."""
     total = row_bytes(tables)
     ranges = hash_ranges(total, bucket_bytes or total)
+    if even is not None:
+        borders = sorted({even[len(even) * number // len(ranges)][0] for number in range(len(ranges))} - {0})
+        ranges = list(zip([0, *borders], [*borders, HASH_SPACE])) if ranges else []
     for (start, stop), of_range in zip(ranges, overlapping(tables, ranges)):
         if any(of_range.values()):
             yield {"tables": of_range, "start": start, "stop": stop}

@@ -8,6 +8,9 @@ order of a keyed hash, as are the rows of each bucket; concat keeps the order of
 separate shards, named and marked with the length of their packed documents. Each stratum has separate tasks, and its
 shards are named and marked with its number.
 
+Of a source that is split, a range holds neighbouring small cells, or a part of a large one. The rows of a cell are packed by
+themselves, and so are, within it, those that an epoch has once more than the others. Shards list their runs of such rows.
+
 Memory: one range, about `target_bytes`, a pool beside it, and a few MiB for every open shard. With concat and buckets the pool
 is the range; the rows of the range are released as they are copied to it.
 """
@@ -16,12 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import pairwise
 from typing import Any, Literal, Self
 
 import numpy as np
 import pyarrow as pa
 
-from datapipe.columns import dtype_of, key_matrix
+from datapipe.columns import dtype_of, is_first, key_matrix, numbers
 from datapipe.exchange.ranges import HASH_SPACE, read_slices
 from datapipe.exchange.tables import FactWriter, check_committed, packed_facts, shard_of_task
 from datapipe.metrics import Packing, TaskMetrics, add_to
@@ -30,10 +35,13 @@ from datapipe.records.outputs import ExchangeFile, Outputs, ShardFile, Tables
 from datapipe.records.versions import PARQUET
 from datapipe.rng import mix64, seed_for
 from datapipe.shards import schemas
+from datapipe.shards.cell_names import chosen_values
 from datapipe.shards.shard_table import ShardGroup, shard_path, with_digest
-from datapipe.shards.writer import BATCH_BYTES, ShardWriter, shard_schema
+from datapipe.shards.writer import BATCH_BYTES, CellOfRows, ShardWriter, shard_schema
+from datapipe.steps.cells import CELL_SHIFT, again_borders, borders_within, cell_of_border, cell_ranges
+from datapipe.steps.grid import CellSizesMetrics, names_of
 from datapipe.steps.growth import Files, Growth, Reads, StepSize
-from datapipe.steps.kind import LEFT_OUT, Fields, Planning, Task, checksums, entering
+from datapipe.steps.kind import LEFT_OUT, WHERE_GIVEN, Fields, Planning, Task, checksums, entering
 from datapipe.steps.merge import grow_merged, hash_ranges, merged, num_ranges, overlapping, row_bytes
 from datapipe.steps.tokenize import training_parts
 from datapipe.storage.root import Root
@@ -69,7 +77,7 @@ class PackTask(Task):
     mb_per_s, metrics_type = 150.0, PackMetrics
     options = (
         *("seed", "pack", "shards"),
-        *("sources.SOURCE.strata.by", "sources.SOURCE.strata.bounds"),
+        *("sources.SOURCE.strata.by", "sources.SOURCE.strata.bounds", "sources.SOURCE.split.by", "sources.SOURCE.split.repeat"),
     )
 
     files: tuple[ExchangeFile, ...] = field(metadata=entering(checksums))
@@ -88,6 +96,9 @@ class PackTask(Task):
     min_piece: int
     format: Literal["arrow", "parquet"]
     target_bytes: int
+    # of its cells that are repeated a broken number of times, the hash below which rows are drawn once more (`again_borders`);
+    # None where there are no cells
+    again: tuple[int, ...] | None = field(default=None, metadata=WHERE_GIVEN)
     # where the shards are published: below this folder, as this part of the source
     folder: str = field(default="", metadata=LEFT_OUT)
     part: int | None = field(default=None, metadata=LEFT_OUT)
@@ -98,14 +109,15 @@ class PackTask(Task):
 
     @property
     def of_shards(self) -> dict[str, Any]:
-        return {"source": self.source, "split": self.split, "stratum": self.stratum, "hashes": (self.start, self.stop)}
+        hashes = (self.start, self.stop) if self.again is None else None
+        return {"source": self.source, "split": self.split, "stratum": self.stratum, "hashes": hashes}
 
     @property
     def libraries_used(self) -> tuple[str, ...]:
         return (PARQUET if self.format == "parquet" else "pyarrow",)
 
     def noted(self) -> Task:
-        return replace(self, files=())  # publishing asks for the part that it packed
+        return replace(self, files=(), again=self.again and ())  # publishing asks for the part that it packed
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
         metrics = TaskMetrics(own=PackMetrics())
@@ -114,9 +126,9 @@ class PackTask(Task):
         try:
             read = read_slices(root, self.files, (self.start,), (self.stop,))
             slices = metrics.timed_each("read tokens", read, lambda rows: (rows.nbytes, rows.num_rows))
-            for number, pool in enumerate(_pools(self, slices)):
+            for number, (cell, pool) in enumerate(_pools(self, slices)):
                 num_docs += pool.num_docs
-                _write_pool(self, pool, number, writers, metrics)
+                _write_pool(self, pool, number, cell, writers, metrics)
             with metrics.timed("write shards", num_docs=num_docs):
                 shards = writers.finish()
             with metrics.timed("write facts"):
@@ -143,21 +155,29 @@ class PackTask(Task):
     @classmethod
     def plan_source(cls, planning: Planning, source: str) -> None:
         tokenized, strata = planning.known[f"{source}/tokenize"], planning.mixture.sources[source].strata
+        split, sizes, again = planning.mixture.sources[source].split, (), None
+        is_ready = planning.plan.tokenizer is not None and tokenized.is_committed
+        if split is not None and (added_up := planning.known[f"{source}/cell-sizes"]).is_committed:
+            sizes = added_up.records[0].metrics.of(CellSizesMetrics).bytes
+            again = again_borders(chosen_values(split.repeat, names_of(planning.plan, source), Fraction(1)))
+        is_ready = is_ready and (split is None or again is not None)
         parts: dict[str, _Part] = {
             **{table: ("train", stratum) for stratum, table in training_parts(strata and strata.bounds).items()},
             "validation": ("validation", None),
         }
         ranges = rows = None
-        if planning.plan.tokenizer is not None and tokenized.is_committed:
+        if is_ready:
             tables = {table: tokenized.outputs(table, ExchangeFile) for table in parts}
             target_bytes = planning.mixture.shards.target_bytes
             ranges = {table: hash_ranges(row_bytes({table: files}), target_bytes) for table, files in tables.items()}
+            if split is not None:
+                ranges["train"] = cell_ranges(sizes, target_bytes)
             num_buckets = {table: len(of_table) for table, of_table in ranges.items()}
-            bucket_bytes = _merged_bytes(planning.bucket_bytes)
-            common = {"uses": cls.kind, "source": source}
+            bucket_bytes, uneven = _merged_bytes(planning.bucket_bytes), None if split is None else {"train": ranges["train"]}
+            common = {"uses": cls.kind, "source": source, "ranges": uneven}
             rows = merged(planning, f"{source}/pack", "merge token rows", tables, num_buckets, bucket_bytes, **common)
         for length in planning.mixture.pack.sequence_length:
-            tasks = None if ranges is None or rows is None else _tasks(parts, rows, ranges)
+            tasks = None if ranges is None or rows is None else _tasks(parts, rows, ranges, again)
             cls._plan_length(planning, source, length, tasks)
 
     @classmethod
@@ -208,13 +228,16 @@ def _merged_bytes(bucket_bytes: int) -> int:
     return max(1, bucket_bytes * 2 // 3)
 
 
-def _tasks(parts: Mapping[str, _Part], rows: Tables, ranges: Mapping[str, list[tuple[int, int]]]) -> Iterator[Fields]:
-    """One task per hash range of each part, which is about one shard."""
+def _tasks(
+    parts: Mapping[str, _Part], rows: Tables, ranges: Mapping[str, list[tuple[int, int]]], again: Sequence[int] | None
+) -> Iterator[Fields]:
+    """One task per hash range of each part, which is about one shard. `again`: of all cells; None where there are none."""
     for table, (split, stratum) in parts.items():
         of_part = {"split": split, "stratum": stratum}
         files = overlapping({table: rows[table]}, ranges[table])
         for bucket, ((start, stop), of_range) in enumerate(zip(ranges[table], files)):
-            yield {**of_part, "files": of_range[table], "start": start, "stop": stop, "bucket": bucket}
+            of_cells = {} if again is None or split != "train" else {"again": borders_within(again, start, stop)}
+            yield {**of_part, **of_cells, "files": of_range[table], "start": start, "stop": stop, "bucket": bucket}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -234,22 +257,45 @@ class _Pool:
         return sum(column.nbytes for column in (self.offsets, self.ids, self.keys, self.unlearned) if column is not None)
 
 
-def _pools(task: PackTask, slices: Iterator[pa.RecordBatch]) -> Iterator[_Pool]:
-    """The documents that are packed together: `pool_documents` for best fit, else all of them."""
+def _pools(task: PackTask, slices: Iterator[pa.RecordBatch]) -> Iterator[tuple[CellOfRows | None, _Pool]]:
+    """The documents that are packed together: `pool_documents` for best fit, else all of them; of one cell, and drawn equally
+    often, where there are cells."""
     size = task.pool_documents if task.method in POOLED else None
     held: list[pa.RecordBatch] = []
-    num_held = 0
-    for rows in slices:
+    num_held, cell = 0, None
+    for of_rows, rows in _by_cell(task, slices):
+        if held and of_rows != cell:
+            yield cell, _joined(held)
+            num_held = 0
+        cell = of_rows
         held.append(rows)
         num_held += rows.num_rows
         del rows
         while size is not None and num_held >= size:
             last, rest = held.pop(), num_held - size
             held.append(last.slice(0, last.num_rows - rest))
-            yield _joined(held)
+            yield cell, _joined(held)
             held, num_held = [last.slice(last.num_rows - rest)] if rest else [], rest
     if held:
-        yield _joined(held)
+        yield cell, _joined(held)
+
+
+def _by_cell(task: PackTask, slices: Iterator[pa.RecordBatch]) -> Iterator[tuple[CellOfRows | None, pa.RecordBatch]]:
+    """Sorted rows, cut where another cell begins, and within a cell where rows end that an epoch has once more."""
+    borders = {cell_of_border(border): border for border in task.again or ()}
+    for rows in slices:
+        if task.again is None:
+            yield None, rows
+            continue
+        hashes = numbers(rows.column("hash"))
+        cells = (hashes >> np.uint64(CELL_SHIFT)).astype(np.int64)
+        starts = [*np.flatnonzero(is_first(cells)).tolist(), len(cells)]
+        for start, stop in pairwise(starts):
+            cell = int(cells[start])
+            middle = start + int(np.searchsorted(hashes[start:stop], np.uint64(borders.get(cell, 0))))
+            for is_again, begin, end in ((True, start, middle), (False, middle, stop)):
+                if begin < end:
+                    yield (cell, is_again), rows.slice(begin, end - begin)
 
 
 def _joined(held: list[pa.RecordBatch]) -> _Pool:
@@ -277,7 +323,9 @@ def _runs_of(held: Sequence[pa.RecordBatch], offsets: np.ndarray) -> np.ndarray:
     return (values + np.repeat(offsets[:-1], counts)).reshape(-1, 2)
 
 
-def _write_pool(task: PackTask, pool: _Pool, number: int, writers: _Writers, metrics: TaskMetrics) -> None:
+def _write_pool(
+    task: PackTask, pool: _Pool, number: int, cell: CellOfRows | None, writers: _Writers, metrics: TaskMetrics
+) -> None:
     with metrics.timed("pack", pool.num_bytes, pool.num_docs):
         lengths = np.diff(pool.offsets)
         packed = pack(lengths, task.sequence_length, task.method, task.min_piece, task.max_padding)
@@ -291,7 +339,7 @@ def _write_pool(task: PackTask, pool: _Pool, number: int, writers: _Writers, met
                 part = order[first : first + rows_per_batch]
                 documents = (pool.ids, pool.offsets, pool.keys, task.eos_id, task.sequence_length, pool.unlearned)
                 batch = assemble(packed, part, *documents)
-            writers.append(piece_length, batch, metrics)
+            writers.append(piece_length, cell, batch, metrics)
 
 
 def _groups(task: PackTask, packed: PackedRows, number: int) -> Iterator[tuple[int | None, np.ndarray]]:
@@ -305,7 +353,8 @@ def _groups(task: PackTask, packed: PackedRows, number: int) -> Iterator[tuple[i
     else:
         bucket = packed.piece_length[packed.row_offsets[:-1]]  # (num_rows,) length of a row's packed documents
         for piece_length in np.unique(bucket)[::-1].tolist():
-            seed = seed_for(task.seed, "pack", task.source, task.split, task.start, "pieces", piece_length)
+            of_cell = () if task.again is None else ("pool", number)
+            seed = seed_for(task.seed, "pack", task.source, task.split, task.start, *of_cell, "pieces", piece_length)
             yield piece_length, _keyed(rows[bucket == piece_length], seed)
 
 
@@ -323,7 +372,7 @@ class _Writers:
         self._open: dict[int | None, ShardWriter] = {}
         self.facts = FactWriter(root, f"{folder}/packed.parquet", source=task.source, split=task.split)
 
-    def append(self, piece_length: int | None, batch: pa.RecordBatch, metrics: TaskMetrics) -> None:
+    def append(self, piece_length: int | None, cell: CellOfRows | None, batch: pa.RecordBatch, metrics: TaskMetrics) -> None:
         writer = self._of(piece_length, has_mask=schemas.UNLEARNED in batch.schema.names)
         with metrics.timed("write facts") as work:
             paths, rows = writer.next_rows(batch.num_rows)
@@ -331,7 +380,7 @@ class _Writers:
             work.bytes = facts.nbytes
             self.facts.add(facts)
         with metrics.timed("write shards", batch.nbytes):
-            writer.append(batch)
+            writer.append(batch, cell)
 
     def _of(self, piece_length: int | None, *, has_mask: bool) -> ShardWriter:
         if piece_length not in self._open:

@@ -4,13 +4,15 @@
     scores of all map tasks ─▶ rank, some files each ─▶ summaries ─▶ narrow, one task ─▶ an interval ─▶ rank ─▶ … ─▶ the cut
     documents, the cut ─▶ map
 
-`cut.py` narrows the interval. The result of `narrow` stands in its record, so the plan knows it without reading a file."""
+`cut.py` narrows the interval. The result of `narrow` stands in its record, so the plan knows it without reading a file.
+Several cuts, as the quantiles of a split are, are found in the same rounds: each has its interval."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from fractions import Fraction
 from itertools import chain
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +23,7 @@ from datapipe.exchange.tables import TableWriter, read_table
 from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import Outputs, TableFile
 from datapipe.rng import keyed_hash, seed_for
-from datapipe.stage.base import BELOW_SHARE, Filter, FilterResult, KeptShare
+from datapipe.stage.base import BELOW_SHARE, Filter, FilterResult
 from datapipe.stage.documents import DocumentBatch
 from datapipe.steps.cut import SCORES_SCHEMA, Cut, Ranked, is_kept, narrowed
 from datapipe.steps.growth import Files, Growth, Reads, StepSize
@@ -30,13 +32,16 @@ from datapipe.steps.measuring import Measurement
 from datapipe.steps.pipeline import BoundStage, RankingStep
 from datapipe.storage.root import Root
 
+_SPLIT = "split."
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _OfFilter(Task):
-    """A task that finds a cut: `stage` is the name of the filter in the run, `interval` holds the cut."""
+    """A task that finds cuts. `stage`: the name of the filter in the run, or of what else they are of. `interval`: holds the
+    cut; of several cuts an interval each."""
 
     stage: str
-    interval: Cut = field(metadata=entering(asdict))
+    interval: tuple[Cut, ...] = field(metadata=entering(lambda cuts: _alone([asdict(cut) for cut in cuts])))
 
     @classmethod
     def stages_of(cls, plan: Plan, step: Step, source: str) -> Iterable[BoundStage]:
@@ -45,21 +50,23 @@ class _OfFilter(Task):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankTask(_OfFilter):
-    """Summarises the scores of some map tasks in an interval."""
+    """Summarises the scores of some map tasks in intervals: a batch of `SUMMARY_SCHEMA` for each."""
 
     kind, version = "rank", 1
 
     scores: tuple[TableFile, ...] = field(metadata=entering(file_checksums))
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-        metrics, ranked = TaskMetrics(), Ranked(self.interval)
+        metrics, all_ranked = TaskMetrics(), [Ranked(interval, len(self.interval)) for interval in self.interval]
         with metrics.timed(f"{self.stage}: summarise scores") as work:
             for file in self.scores:
                 for rows in read_table(root, file):
-                    ranked.add(rows)
                     work.bytes += rows.nbytes
+                    for ranked in all_ranked:
+                        ranked.add(rows)
             writer = TableWriter(root, f"{folder}/summary.arrow")
-            writer.add(ranked.summary())
+            while all_ranked:
+                writer.add(all_ranked.pop(0).summary())
         return {"summary": writer.finish()}, metrics
 
     @classmethod
@@ -73,32 +80,68 @@ class RankTask(_OfFilter):
 
 @dataclass(frozen=True, slots=True)
 class NarrowMetrics:
-    """An interval or a cut. It is so small that it stands in the record, and a narrow task writes no file."""
+    """Intervals or cuts. They are so small that they stand in the record, and a narrow task writes no file."""
 
     cut: Cut = field(default_factory=Cut)
+    further: tuple[Cut, ...] = ()  # where there are several
+
+    @property
+    def cuts(self) -> tuple[Cut, ...]:
+        return (self.cut, *self.further)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NarrowTask(_OfFilter):
-    """Narrows the interval by the summaries of a source, down to the cut."""
+    """Narrows the intervals by the summaries of a source, down to the cuts. Cuts that are found stay."""
 
     kind, version = "narrow", 1
 
     summaries: tuple[TableFile, ...] = field(metadata=entering(file_checksums))
-    share: KeptShare = field(metadata=entering(lambda share: str(share.share)))
+    share: tuple[Fraction, ...] = field(metadata=entering(lambda shares: _alone([str(share) for share in shares])))
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
         metrics = TaskMetrics()
         with metrics.timed(f"{self.stage}: find the cut") as work:
-            summaries = [rows for file in self.summaries for rows in read_table(root, file)] or [Ranked(Cut()).summary()]
-            work.bytes = sum(summary.nbytes for summary in summaries)
-            metrics.own = NarrowMetrics(narrowed(summaries, self.interval, self.share.share))
+            sought = sought_in(self.interval)
+            files = [[*read_table(root, file)] for file in self.summaries] or [[Ranked(Cut()).summary()] * len(sought)]
+            work.bytes = sum(summary.nbytes for summaries in files for summary in summaries)
+            of_interval = dict(zip(sought, zip(*files, strict=True), strict=True))
+            cuts = [
+                cut if cut.is_found else narrowed(of_interval[bounds_of(cut)], cut, share)
+                for cut, share in zip(self.interval, self.share, strict=True)
+            ]
+            metrics.own = NarrowMetrics(cuts[0], tuple(cuts[1:]))
         return {}, metrics
 
     @classmethod
     def grow(cls, growth: Growth, step: StepSize) -> None:
         ranked = growth.steps[step.id.replace("/narrow-", "/rank-")]
         growth.add(step, 1, *map(Reads.whole, ranked.writes.values()))
+
+
+def bounds_of(interval: Cut) -> Cut:
+    """What a summary of an interval depends on."""
+    return Cut(kept=interval.kept, dropped=interval.dropped)
+
+
+def sought_in(intervals: Iterable[Cut]) -> tuple[Cut, ...]:
+    """The intervals to summarise: of those whose cut is not found, each once."""
+    return tuple(dict.fromkeys(bounds_of(interval) for interval in intervals if not interval.is_found))
+
+
+def _alone(values: list[Any]) -> Any:
+    """A single value by itself."""
+    return values[0] if len(values) == 1 else values
+
+
+def name_in_split(column: str) -> str:
+    """The name under which the scores of a column by which a source is split are ranked."""
+    return f"{_SPLIT}{column}"
+
+
+def is_of_split(step: Step) -> bool:
+    """Whether a step finds the borders of a split."""
+    return _filter_of(step.id).startswith(_SPLIT)
 
 
 def scores_of(stage: str) -> str:
@@ -108,25 +151,31 @@ def scores_of(stage: str) -> str:
 def find_cut(planning: Planning, source: str, ending: RankingStep, scored: Step) -> BoundStage | None:
     """The filter with the cut of its share, or None while that is not committed. Files that are added
     have the cut that an earlier step found."""
-    bound, interval = ending.stage, Cut()
-    known = _found_cut(planning.plan.earlier, source, bound.name)
+    assert ending.stage.share is not None
+    cuts = find_cuts(planning, source, ending.stage.name, [ending.stage.share.share], scored)
+    return None if cuts is None else replace(ending.stage, cut=cuts[0])
+
+
+def find_cuts(planning: Planning, source: str, name: str, shares: Sequence[Fraction], scored: Step) -> tuple[Cut, ...] | None:
+    """The cuts that keep shares of the scores that a step wrote under a name. Otherwise as `find_cut`."""
+    known = found_cuts(planning.plan.earlier, source, name)
     if known is not None:
-        return replace(bound, cut=known)
-    scores = scored.outputs(scores_of(bound.name), TableFile) if scored.is_committed else ()
-    number = 0
-    while not interval.is_found:
+        return known
+    scores = scored.outputs(scores_of(name), TableFile) if scored.is_committed else ()
+    cuts, number, what = (Cut(),) * len(shares), 0, "cuts" if len(shares) > 1 else "cut"
+    while not all(cut.is_found for cut in cuts):
         number += 1
-        common = {"source": source, "stage": bound.name, "interval": interval}
-        groups = ({"scores": files} for files in file_groups(scores, planning.bucket_bytes // 4))
-        step_id, label = f"{source}/rank-{bound.name}-{number}", f"{bound.name}: summarise scores, round {number}"
+        common = {"source": source, "stage": name}
+        groups = ({"scores": files, "interval": sought_in(cuts)} for files in file_groups(scores, planning.bucket_bytes // 4))
+        step_id, label = f"{source}/rank-{name}-{number}", f"{name}: summarise scores, round {number}"
         ranked = planning.add(RankTask, step_id, label, groups if scored.is_committed else None, **common)
-        summaries = [{"summaries": ranked.outputs("summary", TableFile), "share": bound.share}]
-        step_id, label = f"{source}/narrow-{bound.name}-{number}", f"{bound.name}: find the cut, round {number}"
-        narrowed = planning.add(NarrowTask, step_id, label, summaries if ranked.is_committed else None, **common)
+        step_id, label = f"{source}/narrow-{name}-{number}", f"{name}: find the {what}, round {number}"
+        own = [{"summaries": ranked.outputs("summary", TableFile), "share": tuple(shares), "interval": cuts}]
+        narrowed = planning.add(NarrowTask, step_id, label, own if ranked.is_committed else None, **common)
         if not narrowed.is_committed:
             return None
-        interval = narrowed.records[0].metrics.of(NarrowMetrics).cut
-    return replace(bound, cut=interval)
+        cuts = narrowed.records[0].metrics.of(NarrowMetrics).cuts
+    return cuts
 
 
 def file_groups(files: Sequence[TableFile], group_bytes: int) -> Iterator[tuple[TableFile, ...]]:
@@ -147,15 +196,18 @@ def filters_with_cuts(plan: Plan) -> dict[str, dict[str, BoundStage]]:
     filters: dict[str, dict[str, BoundStage]] = {}
     for source, segments in plan.pipeline.segments.items():
         for bound in chain(*segments):
-            cut = bound.cut if not bound.is_scored else _found_cut(plan.steps, source, bound.name)
+            found = found_cuts(plan.steps, source, bound.name) if bound.is_scored else None
+            cut = bound.cut if found is None else found[0]
             if cut is not None:
                 filters.setdefault(source, {})[bound.name] = replace(bound, cut=cut)
     return filters
 
 
-def _found_cut(steps: Iterable[Step], source: str, name: str) -> Cut | None:
+def found_cuts(steps: Iterable[Step], source: str, name: str) -> tuple[Cut, ...] | None:
+    """The cuts that steps have found under a name, or None."""
     narrow = (step for step in steps if (step.kind, step.source) == (NarrowTask.kind, source) and _filter_of(step.id) == name)
-    return next((own.cut for step in narrow for own in step.numbers(NarrowMetrics) if own.cut.is_found), None)
+    found = (own.cuts for step in narrow for own in step.numbers(NarrowMetrics))
+    return next((cuts for cuts in found if all(cut.is_found for cut in cuts)), None)
 
 
 def _filter_of(step_id: str) -> str:

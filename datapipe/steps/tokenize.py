@@ -1,7 +1,8 @@
 """From cleaned text to token rows.
 
     documents ─▶ encode, tokens around it    ─▶ rows (hash, key, tokens): a file for validation, one for training, or one for
-                                              │   each stratum of the training documents
+                                              │   each stratum of the training documents; the hash of a row begins with the
+                                              │   cell of the document, where the source is split (`cells.py`)
                                               ├▶ where documents are held out: hashes of texts, a file for training, one for
                                               │   validation with the keys, so that copies in both are found
                                               ├▶ tokens and words by language and licence, and the ids that occur
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
@@ -33,23 +34,43 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from datapipe.columns import KEY_TYPE, count_empty, full_schema, key_halves
+from datapipe.columns import KEY_TYPE, count_empty, full_schema, key_halves, numbers
 from datapipe.columns import compute as pc
 from datapipe.errors import EncodingError, UserError
 from datapipe.exchange.files import TableWriters
-from datapipe.exchange.tables import committed_bytes, read_documents
+from datapipe.exchange.tables import TableWriter, committed_bytes, read_documents
 from datapipe.kernels.dedup.text_hashes import hash_texts
 from datapipe.metrics import TaskMetrics
-from datapipe.records.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, OutputFile, Outputs, TableFile, TokenizerFile
+from datapipe.records.outputs import (
+    CELL_SIZES,
+    CELLS,
+    HELD_OUT_TEXTS,
+    TRAINING_TEXTS,
+    OutputFile,
+    Outputs,
+    TableFile,
+    TokenizerFile,
+)
 from datapipe.records.versions import normal, version_here
 from datapipe.rng import shuffle_hash
 from datapipe.shards import schemas
 from datapipe.shards.loss_mask import runs_of
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.licenses import codes_of_documents
+from datapipe.steps.cells import LEAST_DOCUMENT_BYTES, Axis, CellBytes, cell_hashes, cell_names, cells_in
 from datapipe.steps.decisions import Drops
+from datapipe.steps.grid import axes_of
 from datapipe.steps.guard import Failed
-from datapipe.steps.kind import LEFT_OUT, WHERE_GIVEN, Planning, Task, documents_of, entering
+from datapipe.steps.kind import (
+    LEFT_OUT,
+    WHERE_GIVEN,
+    Planning,
+    Task,
+    documents_of,
+    entering,
+    file_checksums,
+    where_given,
+)
 from datapipe.steps.quarantine import Quarantine
 from datapipe.steps.train import ENCODERS, is_held_out
 from datapipe.storage.root import Root
@@ -60,10 +81,6 @@ if TYPE_CHECKING:
     from datapipe.tokens.fertility import Meter
     from datapipe.tokens.proof import Choice
     from datapipe.tokens.segments import Encoded
-
-LEAST_DOCUMENT_BYTES = 64
-"""The least size of a document in a pack task, which holds as much beside its ids: key, offset, and rows of its pieces. So a
-bucket of documents of a few tokens takes no more memory than another one."""
 
 TOO_LONG, CUT = "too_many_tokens", "cut_at_an_answer"
 """The rule of documents with more than `max_tokens`, and the count of those that were cut."""
@@ -103,7 +120,7 @@ class TokenizeTask(Task):
     mb_per_s, metrics_type = 50.0, TokenizeMetrics
     options = (
         *("seed", "validation", "execution.bucket_bytes"),
-        *("sources.SOURCE.strata.by", "sources.SOURCE.strata.bounds"),
+        *("sources.SOURCE.strata.by", "sources.SOURCE.strata.bounds", "sources.SOURCE.split.by"),
         *("sources.SOURCE.fim", "sources.SOURCE.document_prefix", "sources.SOURCE.max_tokens", "sources.SOURCE.longer"),
     )
 
@@ -115,6 +132,9 @@ class TokenizeTask(Task):
     validation: float
     # column and bounds by which training documents go to separate files
     strata: tuple[str, tuple[float, ...]] | None = None
+    # the columns by which the source is split, and the list of its cells
+    axes: tuple[Axis, ...] = field(default=(), metadata=where_given(lambda axes: [asdict(axis) for axis in axes]))
+    cells: tuple[TableFile, ...] = field(default=(), metadata=where_given(file_checksums))
     license_column: str | None = None  # with the licence of each document, to count by it; None: not counted
     fim: Mapping[str, Any] | None = None  # the fields of `tokens.fim.Fim`
     document_prefix: tuple[str, float] | None = None  # its form, and the share of the documents that get it
@@ -130,7 +150,7 @@ class TokenizeTask(Task):
             encoder = encoder_of(self.tokenizer, root.url, self.is_proved)
         id_type = schemas.token_type(encoder.vocab_size)
         meter, num_tokens, num_borders = Meter(encoder.vocab_size, encoder.unknown_id), Counter[str](), Counter[str]()
-        encode_batch = partial(self._encoded, encoder)
+        encode_batch, sizes = partial(self._encoded, encoder), CellBytes(id_type.bit_width // 8)
         read = read_documents(root, self.documents, metrics)
         first = next(read, None)
         has_mask = self.document_prefix is not None or (first is not None and first.segments is not None)
@@ -156,7 +176,7 @@ class TokenizeTask(Task):
                 if self.license_column is not None:
                     own.licenses.count(*codes_of_documents(batch.record, self.license_column), counted)
             with metrics.timed("write tokens", batch.text_bytes, batch.num_docs):
-                by_part = self._by_part(batch, rows)
+                by_part = self._by_part(batch, self._in_cells(root, batch, rows, sizes) if self.axes else rows)
                 for name, part in by_part.items():
                     num_tokens[name] += int(pc.sum(pc.list_value_length(part.column("tokens"))).as_py() or 0)
                     if has_mask:
@@ -173,7 +193,8 @@ class TokenizeTask(Task):
                 written[name] = (replace(file, row_bytes=row_bytes),)
             used = (_write_used_ids(root, f"{folder}/used-ids.bin", meter),) if meter.used.any() else ()
             dropped = {} if self.max_tokens is None else drops.finish()
-            return {**written, **quarantine.finish(), **dropped, "used_ids": used}, metrics
+            of_cells = {CELL_SIZES: sizes.finish(TableWriter(root, f"{folder}/cell-sizes.arrow"))} if self.axes else {}
+            return {**written, **quarantine.finish(), **dropped, **of_cells, "used_ids": used}, metrics
 
     def _encoded(self, encoder: Encoder, batch: DocumentBatch) -> Encoded:
         """The tokens of documents. Raises EncodingError."""
@@ -231,6 +252,14 @@ class TokenizeTask(Task):
         masks = {name: part == number for number, name in enumerate(names)}
         return {name: rows if mask.all() else rows.filter(pa.array(mask)) for name, mask in masks.items()}
 
+    def _in_cells(self, root: Root, batch: DocumentBatch, rows: pa.RecordBatch, sizes: CellBytes) -> pa.RecordBatch:
+        """The token rows of a batch, whose hashes begin with the cells of training documents."""
+        cells = cells_in(self.axes, batch, self.seed, self.source, cell_names(root.url, self.cells))
+        is_training, hashes = ~is_held_out(batch, self.seed, self.validation), numbers(rows.column("hash"))
+        sizes.add(cells[is_training], rows.filter(pa.array(is_training)))
+        placed = np.where(is_training, cell_hashes(cells, hashes), hashes)
+        return rows.set_column(0, rows.schema.field(0), pa.array(placed))
+
     def _text_hashes(self, batch: DocumentBatch) -> dict[str, pa.RecordBatch]:
         """Hashes of the texts of a batch: of training documents, and with keys of held-out ones. Documents without text are
         left out: they are no copies of each other."""
@@ -250,11 +279,16 @@ class TokenizeTask(Task):
     def plan_source(cls, planning: Planning, source: str) -> None:
         cleaned, spec = planning.cleaned(source), planning.mixture.sources[source]
         tokenizer, is_proved = _of_version_here(planning.plan.tokenizer, planning.request.trusts_records)
+        is_ready, in_cells = tokenizer is not None and cleaned.is_committed, dict[str, Any]()
+        if spec.split is not None:
+            listed = planning.known[f"{source}/cells"]
+            is_ready = is_ready and listed.is_committed
+            in_cells = {"axes": axes_of(planning.plan, source, spec.split.by), "cells": listed.outputs(CELLS, TableFile)}
         planning.add(
             cls,
             f"{source}/tokenize",
             "tokenize and shuffle",
-            map(documents_of, cleaned.records) if tokenizer is not None and cleaned.is_committed else None,
+            map(documents_of, cleaned.records) if is_ready else None,
             ["tokenize"],
             source=source,
             tokenizer=tokenizer,
@@ -265,6 +299,7 @@ class TokenizeTask(Task):
             fim=spec.fim and {**spec.fim.model_dump(), **({} if spec.repository is None else {"of_files": True})},
             document_prefix=spec.document_prefix and (spec.document_prefix.text, spec.document_prefix.rate),
             max_tokens=spec.max_tokens and (spec.max_tokens, spec.longer),
+            **in_cells,
         )
 
 
@@ -367,15 +402,15 @@ def strata_of(batch: DocumentBatch, source: str, column: str, bounds: Sequence[f
             f"sources.{source}.strata.by: documents have no column '{column}', they have {', '.join(sorted(names))}. "
             f"If the input has it, name it under `keep`; otherwise add a stage that writes it"
         )
-    numbers = _numbers(batch.record.column(column), f"sources.{source}.strata.by: column '{column}'")
-    missing = pc.is_null(numbers, nan_is_null=True)
+    values = _numbers(batch.record.column(column), f"sources.{source}.strata.by: column '{column}'")
+    missing = pc.is_null(values, nan_is_null=True)
     if pc.any(missing).as_py():
         document = batch.record.column("id")[int(pc.index(missing, True).as_py())]
         raise UserError(
             f"sources.{source}.strata.by: document {document} has no number in column '{column}', so it belongs to no stratum. "
             f"Add the number to the input, or drop such documents with a filter"
         )
-    return np.searchsorted(np.asarray(bounds, np.float64), numbers.to_numpy(), side="right").astype(np.int64)
+    return np.searchsorted(np.asarray(bounds, np.float64), values.to_numpy(), side="right").astype(np.int64)
 
 
 def _numbers(values: pa.Array, what: str) -> pa.Array:

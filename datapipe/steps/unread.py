@@ -22,11 +22,12 @@ from functools import cached_property
 from itertools import chain
 from typing import Literal, cast
 
-from datapipe.records.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, OutputFile, Record
+from datapipe.records.outputs import CELL_SIZES, CELLS, HELD_OUT_TEXTS, TRAINING_TEXTS, OutputFile, Record
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import CONTENTS, FINAL_TABLES
 from datapipe.steps.kind import Plan, Step, Task
 from datapipe.steps.pipeline import GlobalStep, RankingStep
+from datapipe.steps.rank import is_of_split
 
 KeepWork = Literal["none", "resume", "inspect"]
 
@@ -35,7 +36,7 @@ PUBLISHED = frozenset({"shards", "files"})
 """Outputs that have another name once they are published."""
 
 _ALWAYS = frozenset({"tokenizer", "quarantine", "measured", "borderline", "survivors", "findings", "used_ids"})
-_ALWAYS |= {TRAINING_TEXTS, HELD_OUT_TEXTS}
+_ALWAYS |= {TRAINING_TEXTS, HELD_OUT_TEXTS, CELLS}
 _FACTS = frozenset({("map", "kept"), ("map", "drops"), ("pack", "packed")})  # kinds of tasks, and of their files
 _EMITTED, _FOLDED = "emitted.", "folded."
 
@@ -108,8 +109,12 @@ class UnreadFiles:
             if isinstance(after, GlobalStep) and kind.startswith(_EMITTED):
                 return self._is_exchanged(after, kind.removeprefix(_EMITTED))
             return self._after(step).tasks is not None
+        if step.kind == "grid" or (step.kind == "rank" and f"{step.source}/cells" in self._steps and is_of_split(step)):
+            return self._steps[f"{step.source}/cells"].is_committed
         if step.kind == "rank":
             return all(self._steps[after].tasks is not None for after in self._after_ranking(step))
+        if kind.removeprefix(_FOLDED) == CELL_SIZES:
+            return all(each.is_committed for each in self._of_source(step, ("cell_sizes",)))
         readers = {"sample": ("train",), "fold": ("train",), "tokenize": ("pack",), "merge": ("pack",)}.get(step.kind)
         return readers is not None and all(each.is_committed for each in self._of_source(step, readers))
 

@@ -30,6 +30,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from datapipe.errors import DatapipeError
+from datapipe.shards.cell_names import source_of
 from datapipe.weights import below_limit, exact_integers, integer_weights
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def weight_phases(mixture: Mixture, epoch_tokens: Mapping[str, int], spare: int 
         drawn = {name: epoch_tokens[name] for name in weighted if name not in empty}
         weights = dict.fromkeys(mixture.all_sources, 0) | (_from_tokens(mixture, drawn, spare) if drawn else {})
         phases = (WeightPhase(until_tokens=None, weights=weights),)
-    kept = [{name: 0 if name in empty else weight for name, weight in phase.weights.items()} for phase in phases]
+    kept = [{name: 0 if source_of(name) in empty else weight for name, weight in phase.weights.items()} for phase in phases]
     if not all(any(weights.values()) for weights in kept):
         raise DatapipeError(
             f"nothing to train on: no source with a weight above 0 has a row for training (without: {', '.join(empty)}). Its "
@@ -124,7 +125,7 @@ def drawn_shares(snapshot: Snapshot) -> dict[str, Fraction]:
         part = Fraction(1) if snapshot.total_tokens is None else Fraction((stop or 0) - start, snapshot.total_tokens)
         total = sum(phase.weights.values())
         for name, weight in phase.weights.items():
-            shares[name] += part * Fraction(weight, total)
+            shares[source_of(name)] += part * Fraction(weight, total)
         start = stop or 0
     return shares
 

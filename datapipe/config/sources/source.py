@@ -20,6 +20,7 @@ from datapipe.config.sources.arrangement import DocumentPrefixSpec, FimSpec
 from datapipe.config.sources.chat import TOOLS, MessageFields, TemplateOrText, option_problems
 from datapipe.config.sources.provenance import Collected, CostSpec, Homepage, License, SyntheticSpec
 from datapipe.config.sources.repository import RepositorySpec, repository_problems
+from datapipe.config.sources.split import SplitSpec
 from datapipe.config.stage_use import FormatEntry, StageList, StageUse
 from datapipe.credentials import masked
 from datapipe.errors import suggest
@@ -140,6 +141,9 @@ class Source(Record):
     strata: StrataSpec | None = Field(
         default=None, description="By a number of each document: how often and in which order parts are drawn."
     )
+    split: SplitSpec | None = Field(
+        default=None, description="Splits the source by columns of its documents into cells, each with its weight and repeats."
+    )
     repository: RepositorySpec | None = Field(
         default=None, description="Makes the files of a repository one document, with the tokenizer's tokens between them."
     )
@@ -188,6 +192,8 @@ class Source(Record):
         if unknown is not None:
             text = f"'{unknown}' is no kept column.{suggest(unknown, self.kept_fields)} Name it under `keep`, too"
             yield ("types",), text
+        if self.split is not None and self.strata is not None:
+            yield ("strata",), "found beside split, expected one of them: {column: NAME, bounds: […]} in split.by makes strata"
         if self.fim is not None and self.document_prefix is not None:
             yield ("fim",), "found beside document_prefix, expected one of them: a document has a prefix or a gap"
         yield from repository_problems(self)

@@ -12,6 +12,7 @@ from datapipe.config import catalogue
 from datapipe.config.mixture import Mixture
 from datapipe.config.option_paths import forget_urls
 from datapipe.engine.binding import bind, stage_digest, with_cut
+from datapipe.engine.cell_tables import with_cell_tables
 from datapipe.engine.chat_templates import with_templates
 from datapipe.engine.fields import check_fields, deciding_columns, kept_columns
 from datapipe.engine.history import read_mixture, read_types
@@ -24,6 +25,7 @@ from datapipe.records.names import OWN_FILES, TOKENIZER
 from datapipe.rng import seed_for
 from datapipe.shards.manifest import Snapshot, read_snapshot, snapshot_file
 from datapipe.shards.snapshot_folder import snapshot_folder
+from datapipe.snapshots.cells import check_same_cells
 from datapipe.snapshots.generations import Generation
 from datapipe.snapshots.index.reference_rows import find_reference_rows
 from datapipe.snapshots.index.write import index_of_snapshot
@@ -60,11 +62,13 @@ def prepare(
     that are read, and added to the newest snapshot; None for all files. Raises UserError for everything
     that is wrong with the mixture."""
     forget_urls(show)
-    given, root, own_rows = with_templates(mixture), Root(mixture.output), None
+    given, root, own_rows = with_cell_tables(with_templates(mixture)), Root(mixture.output), None
     newest = None if generation is None else read_snapshot(root)
     sources, warnings = _own_sources(given, limit, show, generation)
     stages = {name: source.stages for name, source in sources.items()}
     warnings += _missing_tokens(stages)
+    if newest is not None:
+        check_same_cells(given, newest)
     named_in(given.takedown, None if newest is None else [])  # a list that cannot be read ends the run before it begins
     mixture, taken = with_snapshot_sources(given) if newest is None else (_as_published(given, newest), {})
     warnings += [*_unused(mixture), *_rounded(mixture)]

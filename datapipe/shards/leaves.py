@@ -86,9 +86,19 @@ def leaves_named(keys: Iterable[str], sources: Mapping[str, SourceEntry]) -> lis
 
 def leaf_weights(weights: Mapping[str, int | Fraction], sources: Mapping[str, SourceEntry]) -> dict[str, int]:
     """Weights of keys as integer weights of leaves, sorted by name, without zeros. They are exact up to a sum of 2^61, and
-    beyond it have fewer bits. A key whose cells all have weight 0 takes nothing, but for the name of one cell."""
-    parts: list[tuple[Fraction, list[tuple[str, int]]]] = []
-    for key, numbers in claimed(weights, sources).items():
+    beyond it have fewer bits."""
+    parts = [(Fraction(weights[key]) / total, own) for key, (total, own) in drawn_by(weights, sources).items() if weights[key]]
+    scale = lcm(*(share.denominator for share, _ in parts))
+    scaled = [(int(share * scale), own) for share, own in parts]
+    whole = {leaf: factor * weight for factor, own in scaled for leaf, weight in own if weight}
+    return dict(sorted(below_limit(whole).items()))
+
+
+def drawn_by(keys: Iterable[str], sources: Mapping[str, SourceEntry]) -> dict[str, tuple[int, list[tuple[str, int]]]]:
+    """The leaves among which each key divides its weight, with their parts of it, after the sum of these. A key whose cells all
+    have weight 0 takes nothing, and is left out; but for the name of one cell."""
+    drawn: dict[str, tuple[int, list[tuple[str, int]]]] = {}
+    for key, numbers in claimed(keys, sources).items():
         source, _, name = key.partition("/")
         cells = sources[source].cells
         if cells is None:
@@ -98,9 +108,6 @@ def leaf_weights(weights: Mapping[str, int | Fraction], sources: Mapping[str, So
         else:
             own = [(leaf_name(source, cells.names[number]), cells.weights[number]) for number in numbers if number is not None]
         total = sum(weight for _, weight in own)
-        if total and weights[key]:
-            parts.append((Fraction(weights[key]) / total, own))
-    scale = lcm(*(share.denominator for share, _ in parts))
-    scaled = [(int(share * scale), own) for share, own in parts]
-    whole = {leaf: factor * weight for factor, own in scaled for leaf, weight in own if weight}
-    return dict(sorted(below_limit(whole).items()))
+        if total:
+            drawn[key] = total, own
+    return drawn

@@ -121,6 +121,13 @@ def _without_padding(rows: pa.RecordBatch, flat: np.ndarray) -> np.ndarray:
     return flat.reshape(-1, width)[np.arange(width) < filled[:, None]]
 
 
+def rows_left(rows: pa.RecordBatch, removed: Removed) -> np.ndarray:
+    """The numbers of the rows that `without_removed` leaves."""
+    kept = ~removed.holds(columns.key_matrix(rows.column("keys").values))
+    row_of = np.repeat(np.arange(rows.num_rows), np.diff(columns.numbers(rows.column("keys").offsets)))
+    return np.unique(row_of[kept])
+
+
 def without_removed(rows: pa.RecordBatch, removed: Removed, eos_id: int) -> pa.RecordBatch:
     """The rows without the tokens of some documents: what follows in a row moves to its front, and padding fills its end.
 

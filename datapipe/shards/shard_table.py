@@ -169,6 +169,15 @@ class ShardEntry(BaseModel):
         the order of shards, and states name shards by it."""
         return numbered_path(self.path)
 
+    def runs_between(self, start: int, stop: int) -> Iterator[tuple[CellRun, int, int]]:
+        """The runs that rows of the shard from `start` to before `stop` are in, each with its rows among these."""
+        begin = 0
+        for run in self.cells or ():
+            end = begin + run.rows
+            if begin < stop and end > start:
+                yield run, max(begin, start), min(end, stop)
+            begin = end
+
     def may_have(self, hashes: np.ndarray) -> bool:
         """Whether it may have a document with one of these shuffle hashes, (n,) uint64. Without a range it may have any."""
         if self.hashes is None:

@@ -19,9 +19,11 @@ from datapipe.config.mixture import Mixture
 from datapipe.config.mixture_schedule import WeightPhase
 from datapipe.config.sources.split import SplitSpec
 from datapipe.config.sources.weight_rule import NoWeightError, parse_rule
-from datapipe.errors import DatapipeError
+from datapipe.errors import DatapipeError, UserError
 from datapipe.quantities import counted
 from datapipe.shards.cell_names import NONE, chosen_values, last_matches, matches, source_of, value_of
+from datapipe.shards.leaves import leaf_weights
+from datapipe.shards.manifest import Snapshot
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.source_entry import CellAxis, Cells, SourceEntry
 from datapipe.steps.cells import Axis
@@ -164,10 +166,10 @@ def phases_of_cells(
         strange = [name for name in phase.weights if "/" in name and not _has_rows(name, sources)]
         unmatched |= dict.fromkeys(strange)
         weights = {name: weight for name, weight in phase.weights.items() if name not in strange}
-        if strange and not any(weights.values()):
+        if any("/" in name for name in phase.weights) and not leaf_weights(weights, sources):
             raise DatapipeError(
-                f"mixture.phases: none of the cells that a phase names has rows: {_some(strange)}. Packed shards stay; correct "
-                f"the names, and run the same command again to publish them."
+                f"mixture.phases: a phase draws from no cell or source that has rows: {_some([*phase.weights])}. Packed shards "
+                f"stay; correct the weights, and run the same command again to publish them."
             )
         kept.append(WeightPhase(until_tokens=phase.until_tokens, weights=weights))
     text = f"mixture.phases names cells without rows, and leaves them out: {_some([*unmatched])}."
@@ -180,6 +182,36 @@ def _has_rows(name: str, sources: Mapping[str, SourceEntry]) -> bool:
         return False
     found = matches(name.partition("/")[2], cells.names, {cell: number for number, cell in enumerate(cells.names)})
     return any(cells.weights[number] for number in found)
+
+
+def check_same_cells(mixture: Mixture, newest: Snapshot) -> None:
+    """Raises UserError where files are added to a source whose cells are by other columns or borders now, or which had none;
+    and where other documents of a cell would be drawn once more, since rows are packed by that."""
+    for name, source in mixture.sources.items():
+        before = newest.sources.get(name)
+        if before is None or not newest.has_tokens or not newest.shards_of(name, "train"):
+            continue
+        changed = None if _are_same(source.split, before.cells) else "by"
+        if changed is None and source.split is not None and before.cells is not None:
+            repeats = chosen_values(source.split.repeat, before.cells.names, _ONCE)
+            is_same = all(now % 1 == Fraction(then) % 1 for now, then in zip(repeats, before.cells.repeats))
+            changed = None if is_same else "repeat"
+        if changed is not None:
+            stays = "by stays as it is" if changed == "by" else "repeat stays as it is behind the point"
+            raise UserError(
+                f"{mixture.where('sources', name, 'split')}: the snapshot to which files are added was made with another split."
+                f"{changed}. While a mixture is followed, {stays}. Set it back, or run `datapipe run MIXTURE --rebuild`."
+            )
+
+
+def _are_same(spec: SplitSpec | None, cells: Cells | None) -> bool:
+    specs, axes = () if spec is None else spec.by, () if cells is None else cells.axes
+    return len(specs) == len(axes) and all(
+        one.column == other.column
+        and one.num_borders == len(other.bounds or ())
+        and (one.quantiles is not None or one.bounds == (other.bounds or ()))
+        for one, other in zip(specs, axes)
+    )
 
 
 def with_limit(cells: Cells | None, limit: float | None) -> Cells | None:

@@ -88,7 +88,7 @@ def make_snapshot(
     )
     nothing = f"kept no document to train on. Its weight goes to the others{_shares_of_others(own, empty)}."
     warned += [RunWarning(kind="nothing_to_draw", source=name, text=f"source '{name}' {nothing}") for name in empty]
-    short = {} if snapshot.exhausted == "redistribute" else weighting.exhausted(snapshot, sizes)
+    short = {} if snapshot.exhausted == "redistribute" else weighting.exhausted(snapshot)
     if short and snapshot.exhausted == "refuse":
         raise DatapipeError(
             f"{next(iter(short.values()))}, which mixture.exhausted: refuse forbids. Raise max_epochs, lower its weight or "

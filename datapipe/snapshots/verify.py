@@ -188,7 +188,7 @@ def _damage(root: Root, snapshot: Snapshot, entry: ShardEntry) -> str:
 def _content_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: np.ndarray | None, cuts: _Cuts) -> list[str]:
     try:
         with closing(open_shard(root, entry, snapshot.form)) as shard:
-            counts = np.zeros(3, np.int64)
+            counts, of_runs = np.zeros(3, np.int64), dict[tuple[int, bool], np.ndarray]()
             for number in range(shard.num_batches):
                 batch, tokenizer = shard.checked_batch(number), snapshot.tokenizer
                 was_cut = snapshot.removed is not None
@@ -200,6 +200,7 @@ def _content_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: 
                 starts = columns.numbers(batch.column("starts").values)
                 lengths = columns.numbers(batch.column("lengths").values)
                 counts += (batch.num_rows, lengths.sum(), np.count_nonzero(starts == 0))
+                _count_runs(entry, batch, number * shard.rows_per_batch, of_runs)
                 if snapshot.bos_aligned:
                     if np.any(starts):
                         where = f"{entry.path}: {shard.rows_of(number)}"
@@ -212,7 +213,27 @@ def _content_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: 
     except pa.ArrowInvalid as error:
         return [f"{entry.path}: {error}; expected valid record batches"]
     expected = {"sequences": entry.sequences, "tokens": entry.tokens, "documents": entry.documents}
-    return _count_problems(entry.path, counts.tolist(), expected)
+    problems = _count_problems(entry.path, counts.tolist(), expected)
+    for run in () if problems else entry.cells or ():
+        of_runs[run.cell, run.again] -= (run.rows, run.tokens, run.documents)
+    wrong = next((cell for (cell, _), left in of_runs.items() if left.any()), None)
+    return problems if wrong is None else [f"{entry.path}: the rows of cell {wrong} are not those in the manifest"]
+
+
+def _count_runs(entry: ShardEntry, batch: pa.RecordBatch, first: int, counts: dict[tuple[int, bool], np.ndarray]) -> None:
+    """Adds the rows, tokens and documents of the runs of a batch that begins with row `first`, by cell."""
+    offsets = columns.numbers(batch.column("lengths").offsets)
+    tokens, starting = (
+        np.concatenate([[0], np.cumsum(values)])[offsets]  # (num_rows + 1,) before each row
+        for values in (
+            columns.numbers(batch.column("lengths").values).astype(np.int64),
+            columns.numbers(batch.column("starts").values) == 0,
+        )
+    )
+    for run, start, stop in entry.runs_between(first, first + batch.num_rows):
+        begin, end = start - first, stop - first
+        of_run = counts.setdefault((run.cell, run.again), np.zeros(3, np.int64))
+        of_run += (end - begin, tokens[end] - tokens[begin], starting[end] - starting[begin])
 
 
 def _count_problems(path: str, counts: Sequence[int | None], expected: Mapping[str, int]) -> list[str]:

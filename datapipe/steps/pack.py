@@ -59,8 +59,10 @@ class PackMetrics:
     """The numbers of a pack task: how it packed, by sequence length."""
 
     packing: dict[int, Packing] = field(default_factory=dict)
+    cell_parts: int = 0  # parts of cells that were packed by themselves, and may end in a short row each
 
     def add(self, other: Self) -> None:
+        self.cell_parts += other.cell_parts
         for length, packing in other.packing.items():
             add_to(self.packing, length, packing)
 
@@ -122,12 +124,14 @@ class PackTask(Task):
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
         metrics = TaskMetrics(own=PackMetrics())
         writers = _Writers(self, root, folder)
-        num_docs = 0
+        num_docs, last = 0, None
         try:
             read = read_slices(root, self.files, (self.start,), (self.stop,))
             slices = metrics.timed_each("read tokens", read, lambda rows: (rows.nbytes, rows.num_rows))
             for number, (cell, pool) in enumerate(_pools(self, slices)):
                 num_docs += pool.num_docs
+                metrics.of(PackMetrics).cell_parts += cell != last
+                last = cell
                 _write_pool(self, pool, number, cell, writers, metrics)
             with metrics.timed("write shards", num_docs=num_docs):
                 shards = writers.finish()

@@ -308,14 +308,16 @@ def _short_lengths(source: str, counts: SourceCounts) -> Iterator[RunWarning]:
 def _of_packing(plan: Plan, source: str) -> Iterator[RunWarning]:
     for step in plan.of_kind("pack", source):
         tasks = [task for task in step.tasks or () if isinstance(task, PackTask) and task.method in POOLED]
-        for length, packing in step.own(PackMetrics).packing.items():
+        own = step.own(PackMetrics)
+        for length, packing in own.packing.items():
             if tasks and step.is_committed:
-                yield from _padding(source, length, packing, tasks)
+                yield from _padding(source, length, packing, tasks, own.cell_parts)
                 yield from _dropped(source, length, packing)
 
 
-def _padding(source: str, length: int, packing: Packing, tasks: Sequence[PackTask]) -> Iterator[RunWarning]:
-    """Warnings about rows of one length. One short row for each part of a source is no fault of the packing."""
+def _padding(source: str, length: int, packing: Packing, tasks: Sequence[PackTask], cell_parts: int) -> Iterator[RunWarning]:
+    """Warnings about rows of one length. One short row for each part of a source is no fault of the packing, nor are those of
+    parts of cells (`cell_parts`)."""
     limit, num_tokens = tasks[0].max_padding, packing.rows * length
     rows, is_aligned = f"source '{source}', rows of {length:,}:", tasks[0].method == "bos_aligned"
     avoidable = packing.padding_tokens - length * len({(task.split, task.stratum) for task in tasks})
@@ -323,6 +325,11 @@ def _padding(source: str, length: int, packing: Packing, tasks: Sequence[PackTas
         share = packing.padding_tokens / num_tokens
         why = "Its pools are small, and the last row of each is short. Raise pack.pool_documents or shards.target_bytes."
         why += " Or to fill the rows would drop more tokens than it saves." if is_aligned else ""
+        if (avoidable - length * cell_parts) / num_tokens <= limit:
+            why = (
+                f"{counted(cell_parts, 'part')} of cells, which are packed by themselves, may end in a short row each. Fewer "
+                f"values, bounds or quantiles in split.by, or a smaller sequence_length, pad less."
+            )
         text = f"{rows} {share:.2%} is padding, pack.max_padding is {limit:.2%}. {why}"
         details = {"sequence_length": length, "padding_share": share, "max_padding": limit}
         yield RunWarning(kind="padding", source=source, text=text, details=details)

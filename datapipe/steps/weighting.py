@@ -30,7 +30,9 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from datapipe.errors import DatapipeError
+from datapipe.quantities import counted
 from datapipe.shards.cell_names import source_of
+from datapipe.shards.leaves import drawn_by, leaf_name, leaves_of
 from datapipe.weights import below_limit, exact_integers, integer_weights
 
 if TYPE_CHECKING:
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
 
 BYTES_PER_TOKEN = 4
 """Bytes of text to a token before tokens are counted: typical of English with vocabularies of 32,000 to 128,000 ids."""
+
+Drawn = Mapping[str, tuple[int, list[tuple[str, int]]]]
+"""Of keys of weights, as `leaves.drawn_by` returns it."""
 
 _DIGITS = 60
 _GRID = 10**12
@@ -119,31 +124,80 @@ def epoch_tokens(sources: Mapping[str, SourceEntry], shards: Iterable[ShardEntry
 
 def drawn_shares(snapshot: Snapshot) -> dict[str, Fraction]:
     """The share of each source in all tokens, over all phases and without epoch caps."""
-    shares, start = dict.fromkeys(snapshot.sources, Fraction(0)), 0
-    for phase in snapshot.phases:
-        stop = snapshot.total_tokens if phase.until_tokens is None else phase.until_tokens
-        part = Fraction(1) if snapshot.total_tokens is None else Fraction((stop or 0) - start, snapshot.total_tokens)
-        total = sum(phase.weights.values())
-        for name, weight in phase.weights.items():
-            shares[source_of(name)] += part * Fraction(weight, total)
-        start = stop or 0
+    shares = dict.fromkeys(snapshot.sources, Fraction(0))
+    for keys, _ in _key_shares(snapshot):
+        for name, share in keys.items():
+            shares[source_of(name)] += share
     return shares
 
 
-def exhausted(snapshot: Snapshot, epoch_tokens: Mapping[str, int]) -> dict[str, str]:
-    """A message about each source, by its name, that would exceed its `max_epochs` within the tokens to train on."""
-    messages: dict[str, str] = {}
-    for name, share in drawn_shares(snapshot).items():
-        limit, total = snapshot.sources[name].max_epochs, snapshot.total_tokens
-        if limit is None or total is None or not epoch_tokens[name]:
+def _key_shares(snapshot: Snapshot) -> list[tuple[dict[str, Fraction], Drawn]]:
+    """The shares in all tokens of the keys of phases that have the same keys, and the leaves that divide them."""
+    found: dict[tuple[str, ...], tuple[dict[str, Fraction], Drawn]] = {}
+    start = 0
+    for phase in snapshot.phases:
+        keys = tuple(phase.weights)
+        if keys not in found:
+            drawn = drawn_by(keys, snapshot.sources)
+            found[keys] = dict.fromkeys(drawn, Fraction(0)), drawn
+        shares, drawn = found[keys]
+        stop = snapshot.total_tokens if phase.until_tokens is None else phase.until_tokens
+        part = Fraction(1) if snapshot.total_tokens is None else Fraction((stop or 0) - start, snapshot.total_tokens)
+        total = sum(phase.weights[key] for key in drawn)
+        for key in drawn:
+            shares[key] += part * Fraction(phase.weights[key], total)
+        start = stop or 0
+    return [*found.values()]
+
+
+def exhausted(snapshot: Snapshot) -> dict[str, str]:
+    """A message about each source, by its name, that would exceed its `max_epochs` within the tokens to train on, or of which a
+    cell would."""
+    short: dict[str, list[tuple[Fraction, str]]] = {}
+    total, sizes, leaves = snapshot.total_tokens, leaf_tokens(snapshot), leaves_of(snapshot.sources)
+    for leaf, share in _leaf_shares(snapshot).items():
+        source, number = leaves[leaf]
+        cells = snapshot.sources[source].cells
+        limit = snapshot.sources[source].max_epochs if number is None or cells is None else cells.max_epochs[number]
+        if limit is None or total is None or not sizes[leaf]:
             continue
-        needed = share * total / epoch_tokens[name]
+        needed = share * total / sizes[leaf]
         if needed > Fraction(repr(limit)):
-            messages[name] = (
-                f"source '{name}' has too little text: {float(share):.2%} of {total:,} tokens is {float(needed):,.2f} epochs "
-                f"of its {epoch_tokens[name]:,} tokens; its max_epochs is {limit:g}"
+            what = f"source '{leaf}'" if number is None else f"cell '{leaf}'"
+            text = (
+                f"{what} has too little text: {float(share):.2%} of {total:,} tokens is {float(needed):,.2f} epochs "
+                f"of its {sizes[leaf]:,} tokens; its max_epochs is {limit:g}"
             )
-    return messages
+            short.setdefault(source, []).append((needed / Fraction(repr(limit)), text))
+    worst = {source: (max(texts)[1], len(texts) - 1) for source, texts in short.items()}
+    return {
+        source: text + (f"; so have {counted(others, 'other cell')}" if others else "")
+        for source, (text, others) in worst.items()
+    }
+
+
+def leaf_tokens(snapshot: Snapshot) -> dict[str, int]:
+    """Tokens of one epoch of each leaf: as `epoch_tokens`, of cells and of sources without cells."""
+    rows: dict[str, int] = dict.fromkeys(leaves_of(snapshot.sources), 0)
+    for entry in snapshot.shards:
+        if entry.split == "train":
+            cells = snapshot.sources[entry.source].cells
+            if cells is None:
+                rows[entry.source] += snapshot.sources[entry.source].epoch_rows(entry)
+                continue
+            for run in entry.cells or ():
+                rows[leaf_name(entry.source, cells.names[run.cell])] += cells.times(run) * run.rows
+    return {leaf: count * snapshot.sequence_length for leaf, count in rows.items()}
+
+
+def _leaf_shares(snapshot: Snapshot) -> dict[str, Fraction]:
+    """The share of each leaf in all tokens, as `drawn_shares` of sources."""
+    shares: dict[str, Fraction] = {}
+    for keys, drawn in _key_shares(snapshot):
+        for key, (total, own) in drawn.items():
+            for leaf, weight in own:
+                shares[leaf] = shares.get(leaf, Fraction(0)) + keys[key] * weight / total
+    return shares
 
 
 def sample_fractions(

@@ -60,6 +60,10 @@ class AxisSpec(Record):
             yield ("bounds",), f"found {list(self.bounds)}, expected numbers in ascending order"
 
     @property
+    def num_borders(self) -> int:
+        return len(self.bounds) if self.quantiles is None else self.quantiles - 1
+
+    @property
     def has_numbers(self) -> bool:
         """Whether its parts are intervals between numbers; otherwise each value has a part."""
         return bool(self.bounds) or self.quantiles is not None

@@ -35,11 +35,12 @@ from datapipe.shards import schemas
 from datapipe.shards.document_files import committed_file
 from datapipe.shards.loss_mask import learned_of
 from datapipe.shards.manifest import Phase, Snapshot
-from datapipe.shards.packed_documents import NOT_LEARNED, DocumentJoiner, starts_of, without_removed
+from datapipe.shards.packed_documents import NOT_LEARNED, DocumentJoiner, rows_left, starts_of, without_removed
 from datapipe.shards.removed import read_removed
 from datapipe.shards.shard_file import open_shard
 from datapipe.shards.shard_table import ShardEntry
-from datapipe.shards.writer import ShardWriter, shard_schema
+from datapipe.shards.source_entry import SourceEntry
+from datapipe.shards.writer import CellOfRows, ShardWriter, shard_schema
 from datapipe.snapshots.export.card import dataset_card
 from datapipe.snapshots.export.folder import MARK, ExportFolder
 from datapipe.snapshots.export.megatron import MegatronWriter
@@ -138,7 +139,7 @@ def export_snapshot(
                 continue
             written: list[ShardEntry] = []
             for number, group in enumerate(_groups(entries, wanted)):
-                batches = shard_batches(root, snapshot, group)
+                batches = _in_cells(root, snapshot, group)
                 written += _write_shards(target, snapshot, wanted, number, group, batches, is_masked=is_masked)
             rows, tokens = sum(shard.sequences for shard in written), sum(shard.tokens for shard in written)
             files = tuple(shard.path for shard in written)
@@ -191,6 +192,25 @@ def shard_batches(root: Root, snapshot: Snapshot, entries: tuple[ShardEntry, ...
         with closing(open_shard(root, entry, snapshot.form)) as shard:
             for number in range(shard.num_batches):
                 yield without_removed(shard.checked_batch(number), removed, snapshot.tokenizer.eos_id)
+
+
+def _in_cells(
+    root: Root, snapshot: Snapshot, entries: Sequence[ShardEntry]
+) -> Iterator[tuple[CellOfRows | None, pa.RecordBatch]]:
+    """As `shard_batches`, with the cell of the rows of each batch; None for a source without cells."""
+    removed = read_removed(root, snapshot)
+    for entry in entries:
+        with closing(open_shard(root, entry, snapshot.form)) as shard:
+            for number in range(shard.num_batches):
+                rows, first = shard.checked_batch(number), number * shard.rows_per_batch
+                left = without_removed(rows, removed, snapshot.tokenizer.eos_id)
+                if entry.cells is None:
+                    yield None, left
+                    continue
+                places = rows_left(rows, removed) + first
+                for run, start, stop in entry.runs_between(first, first + rows.num_rows):
+                    begin, end = np.searchsorted(places, (start, stop)).tolist()
+                    yield (run.cell, run.again), left.slice(begin, end - begin)
 
 
 def has_mask(root: Root, snapshot: Snapshot, entries: Sequence[ShardEntry]) -> bool:
@@ -276,7 +296,7 @@ def _write_shards(
     wanted: ExportRequest,
     number: int,
     group: tuple[ShardEntry, ...],
-    batches: Iterator[pa.RecordBatch],
+    batches: Iterator[tuple[CellOfRows | None, pa.RecordBatch]],
     *,
     is_masked: bool,
 ) -> list[ShardEntry]:
@@ -294,10 +314,19 @@ def _write_shards(
     writer = ShardWriter(target, prefix, wanted.format, schema, target_bytes, int(first_number))
     with ExitStack() as handles:
         handles.callback(writer.abort)
-        for batch in batches:
-            writer.append(with_mask(batch).replace_schema_metadata(schema.metadata) if is_masked else batch)
+        for cell, batch in batches:
+            writer.append(with_mask(batch).replace_schema_metadata(schema.metadata) if is_masked else batch, cell)
         common = {"source": first.source, "split": first.split, **first.group._asdict(), "hashes": hashes}
         return [ShardEntry.of(shard, **common) for shard in writer.finish()]
+
+
+def _of_rows(source: SourceEntry, name: str, shards: Sequence[ShardEntry]) -> SourceEntry:
+    """A source in whose manifest cells without rows, of which all documents were taken down, have weight 0."""
+    if source.cells is None:
+        return source
+    having = {run.cell for shard in shards if shard.source == name for run in shard.cells or ()}
+    weights = tuple(weight if number in having else 0 for number, weight in enumerate(source.cells.weights))
+    return source.model_copy(update={"cells": source.cells.model_copy(update={"weights": weights})})
 
 
 def _manifest_files(
@@ -312,8 +341,10 @@ def _manifest_files(
     named = {entry.path: committed_file(root, snapshot, entry.path, entry.checksum) for entry in snapshot.entries}
     ordered = tuple(sorted(shards, key=lambda shard: shard.path))
     content: dict[str, object] = {"shard_format": wanted.format, "shards": ordered, "further": ()}
+    content["sources"] = {name: _of_rows(source, name, ordered) for name, source in snapshot.sources.items()}
     if wanted.source is not None:
-        content["sources"] = {wanted.source: snapshot.sources[wanted.source].model_copy(update={"weight": 1})}
+        alone = _of_rows(snapshot.sources[wanted.source], wanted.source, ordered)
+        content["sources"] = {wanted.source: alone.model_copy(update={"weight": 1})}
         content["phases"] = (Phase(until_tokens=None, weights={wanted.source: 1}),)
     made = snapshot.model_copy(update=content).sealed()
     patterns = {"train": "shards/*/part-*.parquet", "validation": "shards/*/validation-*.parquet"}

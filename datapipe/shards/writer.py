@@ -87,7 +87,8 @@ class ShardWriter:
         and all files are invalid."""
         assert batch.schema.equals(self._schema), batch.schema
         self._pending.append(batch.replace_schema_metadata(self._schema.metadata))
-        self._pending_cells.append((cell, batch.num_rows))
+        if batch.num_rows:
+            self._pending_cells.append((cell, batch.num_rows))
         self._pending_rows += batch.num_rows
         self._appended += batch.num_rows
         while self._pending_rows >= self._rows_wanted():

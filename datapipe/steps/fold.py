@@ -45,8 +45,8 @@ MOST_TEXTS = 1 << 23
 """Texts whose hashes are compared with each other to find copies of held-out documents: the lowest hashes, about 67 MB."""
 
 _OF_MAP = ("measured", "borderline", "findings", "survivors")
-_OF_TOKENIZE = ("used_ids", TRAINING_TEXTS, HELD_OUT_TEXTS, CELL_SIZES)
-FOLDED: Mapping[str, Sequence[str]] = {"map": _OF_MAP, "tokenize": _OF_TOKENIZE, "sample": ("sample",)}
+_OF_TOKENIZE = ("used_ids", TRAINING_TEXTS, HELD_OUT_TEXTS)
+FOLDED: Mapping[str, tuple[str, ...]] = {"map": _OF_MAP, "tokenize": _OF_TOKENIZE, "sample": ("sample",)}
 
 
 @dataclass(slots=True)
@@ -91,15 +91,16 @@ class FoldTask(Task):
 
     @classmethod
     def plan_source(cls, planning: Planning, source: str) -> None:
+        of_cells = () if planning.mixture.sources[source].split is None else (CELL_SIZES,)
         for step in [*planning.plan.of_kind("map", source), *planning.plan.of_kind("tokenize", source)]:
-            fold(planning, step, FOLDED[step.kind])
+            fold(planning, step, FOLDED[step.kind] + (of_cells if step.kind == "tokenize" else ()))
 
 
 def fold(planning: Planning, step: Step, names: Sequence[str]) -> None:
     """Adds the steps that fold files of a step that has many tasks, level by level."""
     level, last, prefix, stop = 1, step, "", HASH_SPACE
     if step.is_committed:
-        stop = compared_below(sum(step.totals.rows[name] for name in (TRAINING_TEXTS, HELD_OUT_TEXTS)))
+        stop = compared_below(sum(step.totals.rows[name] for name in _OF_TOKENIZE[1:]))
     while last.tasks is not None and len(last.tasks) > MOST_FILES:
         own = _groups(last, prefix, names, stop) if last.is_committed else None
         label = "add up what was measured"

@@ -64,10 +64,10 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(4):
         corpora.write_jsonl(folder / f"web/{number}.jsonl", corpora.documents(number, 25, exact=0.2))
     model = Recipe(labels=("0", "hq")).write(folder / "quality.bin")
-    stages = (
-        f"stages:\n  - filter.classifier: {{model: {model}, keep_share: 80%}}\n  - dedup.minhash: {{components_bytes: 0}}\n"
-    )
-    return runs.write_mixture(folder, f"  web: {{path: {folder}/web/*.jsonl}}\n", stages, _TAIL)
+    scored = f"{{model: {model}, keep_share: 80%, score_column: quality}}"
+    stages = f"stages:\n  - filter.classifier: {scored}\n  - dedup.minhash: {{components_bytes: 0}}\n"
+    split = "{by: [{column: quality, quantiles: 3}], repeat: {'2': 1.5}}"
+    return runs.write_mixture(folder, f"  web: {{path: {folder}/web/*.jsonl, split: {split}}}\n", stages, _TAIL)
 
 
 @pytest.fixture(scope="module")

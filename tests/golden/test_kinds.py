@@ -29,10 +29,16 @@ GOLDEN: dict[str, tuple[int, str]] = {
     "train": (1, "6b78b6515ebd86f4"),
     "tokenize": (3, "37c0bd622a5a47ff"),
     "pack": (1, "97330a0fb093318e"),
+    "grid": (1, "9dfa6604c2fa0c5d"),
+    "cells": (1, "714bd3bc02e404e5"),
+    "cell_sizes": (1, "e5e0018f6eecb82f"),
     "write": (1, "95e66652279e5a53"),
     "fold": (2, "a0223f62e7be8079"),
 }
 """By kind: its version, and a digest of the rows of its outputs."""
+
+OF_CELLS = ("grid", "cells", "cell_sizes")
+"""Kinds of which a run without a split has no step."""
 
 _TAIL = """
 validation: 5%
@@ -50,16 +56,22 @@ def test_rows_of_every_kind_are_those_of_its_version(tmp_path: Path, monkeypatch
         corpora.write_jsonl(tmp_path / f"web/{number}.jsonl", corpora.documents(number, 25, exact=0.2))
     model = Recipe(labels=("0", "hq")).write(tmp_path / "quality.bin")
     stages = f"stages: [filter.classifier: {{model: {model}, keep_share: 80%}}, dedup.minhash: {{components_bytes: 0}}]"
-    mixture = runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/web/*.jsonl}}\n", stages, _TAIL)
+    source = f"  web: {{path: {tmp_path}/web/*.jsonl"
+    mixture = runs.write_mixture(tmp_path, source + "}\n", stages, _TAIL)
+    scored = f"stages: [filter.classifier: {{model: {model}, score_column: quality}}]"
+    split = source + ", split: {by: [{column: quality, quantiles: 3}], repeat: {'2': 1.5}}}\n"
+    of_cells = runs.write_mixture(tmp_path, split, scored, _TAIL, "cells.yaml")
     digests: dict[str, Any] = {kind.kind: xxhash.xxh3_64() for kind in KINDS}
-    for overrides in ((), ("tokenizer=none",)):
-        finished = runs.run_mixture(mixture, overrides=overrides, make_engine=runs.InProcess)
+    for path, overrides in ((mixture, ()), (mixture, ("tokenizer=none",)), (of_cells, (f"output={tmp_path}/cells",))):
+        finished = runs.run_mixture(path, overrides=overrides, make_engine=runs.InProcess)
         root = Root(str(finished.mixture.output))
         for step in finished.plan.steps:
+            if path is of_cells and step.kind not in OF_CELLS:
+                continue
             for record in step.records:
                 for name, files in sorted(record.outputs.items()):
                     rows = repr((step.id, name, [rows_of(root, file) for file in files])).replace(record.fingerprint, "task")
                     digests[step.kind].update(rows.encode())
-                if step.kind == "narrow":
-                    digests[step.kind].update(repr(record.metrics.to_json()["own"]).encode())
+                if step.kind in ("narrow", *OF_CELLS):
+                    digests[step.kind].update(repr(record.metrics.to_json().get("own")).encode())
     assert {kind.kind: (kind.version, digests[kind.kind].hexdigest()) for kind in KINDS} == GOLDEN

@@ -14,7 +14,7 @@ from datapipe.records.ledger import Ledger
 from datapipe.records.names import ATTEMPTS
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.storage.root import Root
-from tests.support import dedup_runs, runs
+from tests.support import cell_runs, dedup_runs, runs
 from tests.support.cli_processes import children, is_running, run, start, wait_until
 from tests.support.ledger_files import stored_records, stored_text
 
@@ -93,6 +93,25 @@ def test_kill_then_same_command_gives_the_undisturbed_snapshot(tmp_path, mixture
     assert _outcome(output) == undisturbed
     records = stored_records(output)
     assert {name: records[name] for name in kept} == kept
+    assert _files_of_no_record(output) == []
+
+
+def test_kill_while_a_source_is_split_gives_the_undisturbed_snapshot(tmp_path):
+    cell_runs.write_corpus(tmp_path)
+    mixture = cell_runs.write_mixture(tmp_path, tmp_path)
+    undisturbed = runs.run_mixture(mixture, output=tmp_path / "undisturbed", make_engine=runs.InProcess)
+    command, output, rng = ["run", str(mixture), "--workers", "2"], tmp_path / "out", random.Random(7)
+    moments = sorted(rng.sample(range(len(undisturbed.watcher.records) - 1), NUM_KILLS // 2))
+    for moment in moments:
+        driver = start(command)
+        wait_until(lambda p=driver, n=moment: len(stored_records(output)) >= n or p.poll() is not None, "commits")
+        workers = children(driver.pid)
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.communicate()
+        wait_until(lambda gone=workers: not any(is_running(one) for one in gone), "workers to go with their driver")
+    last = run(command)
+    assert last.returncode == 0, last.stderr
+    assert read_snapshot(Root(str(output))) == undisturbed.snapshot
     assert _files_of_no_record(output) == []
 
 

@@ -21,7 +21,7 @@ from datapipe.kernels.cache import kernels_folder
 from datapipe.machine.json_log import JsonLog
 from datapipe.storage import file_cache
 from datapipe.storage.root import Root
-from tests.support import corpora, dedup_runs, hostile_stages, repository_runs, runs, web_archives
+from tests.support import cell_runs, corpora, dedup_runs, hostile_stages, repository_runs, runs, web_archives
 from tests.support.cli_processes import is_running, run, start, wait_until
 from tests.support.fasttext_files import Recipe
 from tests.support.late_import import late_import
@@ -64,6 +64,16 @@ def hostile(tmp_path, monkeypatch) -> Callable[[dict[int, str]], Path]:
 
 def _on(cluster):
     return lambda root, request: ray_engine.RayEngine(root, request, cluster.address)
+
+
+@pytest.mark.each_kind
+def test_ray_two_nodes_split_a_crawl_in_40_languages_as_local_workers_do(tmp_path, cluster):
+    cell_runs.write_corpus(tmp_path)
+    mixture = cell_runs.write_mixture(tmp_path, tmp_path)
+    local = runs.run_mixture(mixture, output=tmp_path / "local", workers=2)
+    ray = runs.run_mixture(mixture, output=tmp_path / "ray", make_engine=_on(cluster))
+    assert ray.snapshot == local.snapshot
+    assert len(ray.watcher.records) == len(local.watcher.records)
 
 
 @pytest.mark.each_kind

@@ -12,8 +12,12 @@ from hypothesis import strategies as st
 
 from datapipe.columns import from_ordered, ordered
 from datapipe.errors import StageError
+from datapipe.exchange.tables import TableWriter
+from datapipe.records.outputs import TableFile
 from datapipe.steps import cut as cuts
 from datapipe.steps.cut import Cut, Ranked, check_scores, is_kept, narrowed
+from datapipe.steps.rank import NarrowMetrics, NarrowTask, RankTask, sought_in
+from datapipe.storage.root import Root
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -85,6 +89,35 @@ def test_cut_keeps_the_documents_of_the_highest_scores(monkeypatch, score, weigh
         assert set(np.flatnonzero(is_kept(cut, ordered(scores), ties)).tolist()) == kept
         assert (cut.kept_documents, cut.kept_weight) == (len(kept), weight)
         assert (cut.documents, cut.weight) == (count, int(weights.sum()))
+
+
+def test_several_cuts_are_found_in_the_same_rounds(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(cuts, "SUMMARY_PAIRS", 64)
+    rng, root = np.random.default_rng(4), Root(str(tmp_path))
+    scores, ties, weights = (
+        rng.integers(0, 50, 5000) / 7,
+        rng.integers(0, 1 << 63, 5000).astype(np.uint64),
+        np.ones(5000, np.int64),
+    )
+    shares, files = [Fraction(20 - part, 20) for part in range(1, 20)], list[TableFile]()
+    for number, rows in enumerate(np.array_split(np.arange(5000), 3)):
+        writer = TableWriter(root, f"scores-{number}.arrow")
+        arrays = [pa.array(ordered(scores[rows])), pa.array(ties[rows]), pa.array(weights[rows])]
+        writer.add(pa.record_batch(arrays, schema=cuts.SCORES_SCHEMA))
+        files += writer.finish()
+    found, common = (Cut(),) * 19, {"step": "", "seed": 0, "stage": "best"}
+    for number in range(1, 7):
+        summaries: list[TableFile] = []
+        for place, file in enumerate(files):
+            task = RankTask(**common, scores=(file,), interval=sought_in(found))
+            summaries += task.run(root, f"rank-{number}-{place}")[0]["summary"]
+            assert summaries[-1].rows <= 19 * 4 * 64
+        narrow = NarrowTask(**common, summaries=tuple(summaries), interval=found, share=tuple(shares))
+        found = narrow.run(root, "narrow")[1].of(NarrowMetrics).cuts
+        if all(cut.is_found for cut in found):
+            break
+    assert 2 < number < 6
+    assert list(found) == [_cut(scores, ties, weights, share, 3)[0] for share in shares]
 
 
 @pytest.mark.parametrize("score", SCORES)

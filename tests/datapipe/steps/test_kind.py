@@ -15,11 +15,12 @@ from datapipe.metrics import DocumentCounts, TaskMetrics
 from datapipe.records import versions
 from datapipe.records.outputs import Content, ExchangeFile, Record, TableFile, TokenizerFile
 from datapipe.stage import InputFile, Reader, Split
-from datapipe.stage.base import KeptShare
 from datapipe.stage.reader import FieldNames
+from datapipe.steps.cells import Axis
 from datapipe.steps.cut import Cut, Pair
 from datapipe.steps.decisions import Decisions
 from datapipe.steps.fold import FoldTask
+from datapipe.steps.grid import CellSizesTask, CellsTask, GridTask
 from datapipe.steps.kind import Task, fingerprinted
 from datapipe.steps.map import MapTask
 from datapipe.steps.merge import MergeTask
@@ -225,18 +226,33 @@ TASKS: list[tuple[Task, dict[str, Any]]] = [
         {"tables": {"sizes": (_rows(),)}, "start": 1, "stop": 11},
     ),
     (
-        RankTask(**COMMON, stage="best", scores=(_table(),), interval=Cut()),
-        {"stage": "other", "scores": (_table("y"),), "interval": Cut(kept=Pair(score=1, tie=2))},
+        RankTask(**COMMON, stage="best", scores=(_table(),), interval=(Cut(),)),
+        {"stage": "other", "scores": (_table("y"),), "interval": (Cut(kept=Pair(score=1, tie=2)),)},
     ),
     (
-        NarrowTask(**COMMON, stage="best", summaries=(_table(),), interval=Cut(), share=KeptShare(share=Fraction(1, 3))),
+        NarrowTask(**COMMON, stage="best", summaries=(_table(),), interval=(Cut(),), share=(Fraction(1, 3),)),
         {
             "stage": "other",
             "summaries": (_table("y"),),
-            "interval": Cut(dropped=Pair(score=1, tie=2)),
-            "share": KeptShare(share=Fraction(1, 4)),
+            "interval": (Cut(dropped=Pair(score=1, tie=2)),),
+            "share": (Fraction(1, 4),),
         },
     ),
+    (
+        GridTask(**COMMON, before="map", documents=(_table(),), axes=(Axis(column="topic"),)),
+        {"before": "other", "axes": (Axis(column="topic", bounds=(1.0,)),)},
+    ),
+    (
+        CellsTask(**COMMON, axes=(Axis(column="topic"),), is_last=True),
+        {
+            "axes": (Axis(column="topic", quantiles=2, cuts=(Cut(),)),),
+            "inputs": {"parts": (_table(),)},
+            "lists": (_table(),),
+            "earlier": ("science",),
+            "is_last": False,
+        },
+    ),
+    (CellSizesTask(**COMMON, sizes=(_table(),), num_cells=3), {"sizes": (_table("y"),), "num_cells": 4}),
     (
         SampleTask(**COMMON, before="map", documents=(_table(),), fraction=0.5, validation=0.1, pattern="gpt2"),
         {"before": "other", "fraction": 0.25, "validation": 0.2, "pattern": "other"},
@@ -268,6 +284,8 @@ TASKS: list[tuple[Task, dict[str, Any]]] = [
             "fim": {"rate": 0.5},
             "document_prefix": ("{url}", 0.5),
             "max_tokens": (9, "cut"),
+            "axes": (Axis(column="topic"),),
+            "cells": (_table(),),
         },
     ),
     (
@@ -301,6 +319,7 @@ TASKS: list[tuple[Task, dict[str, Any]]] = [
             "min_piece": 2,
             "format": "parquet",
             "target_bytes": 10,
+            "again": (5,),
         },
     ),
 ]
@@ -344,6 +363,9 @@ USED = {
     "gather": "",
     "rank": "",
     "narrow": "",
+    "grid": "pyarrow=1",
+    "cells": "",
+    "cell_sizes": "",
     "sample": "pyarrow=1 unicode=1",
     "train": "fastokens=1 pyarrow=1 tokenizers=1 unicode=1",
     "tokenize": "fastokens=1 pyarrow=1 tokenizers=1",

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
-from datapipe.config.fields import Record, Weight, as_tuple
-from datapipe.config.problems import Problem
+from datapipe.config.fields import Record, Weight, as_tuple, parse_weight
+from datapipe.config.problems import Problem, ProblemsError, described
 from datapipe.config.sources.weight_rule import parse_rule
 from datapipe.config.yaml import KeyPath
 from datapipe.errors import suggest
@@ -85,7 +85,21 @@ Axis = Annotated[
     PlainSerializer(lambda axis: axis.model_dump(exclude_defaults=True) if axis.has_numbers else axis.column),
     WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1}, _AXIS_SCHEMA]}),
 ]
-ByPattern = Mapping[str, Weight]
+
+
+def _by_pattern(value: Any) -> Any:
+    """Weights by pattern, of which each wrong one is a problem of its own: a union would name all that it expected."""
+    problems: list[Problem] = []
+    for name, weight in value.items() if isinstance(value, Mapping) else ():
+        try:
+            parse_weight(weight)
+        except ValueError as error:
+            problems.append(((name,), f"found {described(weight)}, {error}"))
+    if problems:
+        raise ProblemsError(problems)
+    return value
+
+
 Repeats = Mapping[str, Annotated[Weight, AfterValidator(_below_limit)]]
 
 
@@ -100,7 +114,7 @@ class SplitSpec(Record):
             "value: text, whole numbers, true and false. Documents without a value are in the part `none`.",
         )
     )
-    weights: str | ByPattern | None = Field(
+    weights: Annotated[str | Mapping[str, Weight] | None, BeforeValidator(_by_pattern)] = Field(
         default=None,
         description="How the cells divide the weight of the source: by pattern, {default: 1, 'en/*/19': 3}; by a rule over "
         "tokens, documents and columns, 'tokens * quality^2'; or by a table, weights.csv, with the columns cell or those of "

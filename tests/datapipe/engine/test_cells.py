@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from tests.support import cell_runs, corpora, runs
 
 pytestmark = pytest.mark.medium
 
-IN_PROCESS = {"make_engine": runs.InProcess}
+IN_PROCESS: dict[str, Any] = {"make_engine": runs.InProcess}
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +26,7 @@ from tests.support import cell_runs, runs
 
 pytestmark = pytest.mark.medium
 
-IN_PROCESS = {"make_engine": runs.InProcess}
+IN_PROCESS: dict[str, Any] = {"make_engine": runs.InProcess}
 
 
 def _follow(mixture: Path, *overrides: str) -> Snapshot:
@@ -45,7 +47,7 @@ def made(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def folder(made: Path, tmp_path: Path) -> Path:
+def folder(made: Path, tmp_path: Path) -> Iterator[Path]:
     """A copy in the same place, since the mixture names it."""
     shutil.copytree(made, tmp_path / "before")
     yield made

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from datapipe.columns import from_ordered, ordered
 from datapipe.errors import StageError
 from datapipe.exchange.tables import TableWriter
-from datapipe.records.outputs import TableFile
+from datapipe.records.outputs import TableFile, typed
 from datapipe.steps import cut as cuts
 from datapipe.steps.cut import Cut, Ranked, check_scores, is_kept, narrowed
 from datapipe.steps.rank import NarrowMetrics, NarrowTask, RankTask, sought_in
@@ -105,17 +105,16 @@ def test_several_cuts_are_found_in_the_same_rounds(monkeypatch, tmp_path) -> Non
         arrays = [pa.array(ordered(scores[rows])), pa.array(ties[rows]), pa.array(weights[rows])]
         writer.add(pa.record_batch(arrays, schema=cuts.SCORES_SCHEMA))
         files += writer.finish()
-    found, common = (Cut(),) * 19, {"step": "", "seed": 0, "stage": "best"}
-    for number in range(1, 7):
+    found, common, number = (Cut(),) * 19, {"step": "", "seed": 0, "stage": "best"}, 0
+    while not all(cut.is_found for cut in found):
+        number += 1
         summaries: list[TableFile] = []
         for place, file in enumerate(files):
             task = RankTask(**common, scores=(file,), interval=sought_in(found))
-            summaries += task.run(root, f"rank-{number}-{place}")[0]["summary"]
+            summaries += typed(task.run(root, f"rank-{number}-{place}")[0]["summary"], TableFile)
             assert summaries[-1].rows <= 19 * 4 * 64
         narrow = NarrowTask(**common, summaries=tuple(summaries), interval=found, share=tuple(shares))
         found = narrow.run(root, "narrow")[1].of(NarrowMetrics).cuts
-        if all(cut.is_found for cut in found):
-            break
     assert 2 < number < 6
     assert list(found) == [_cut(scores, ties, weights, share, 3)[0] for share in shares]
 

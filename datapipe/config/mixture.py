@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
+from datapipe.cell_names import source_of
 from datapipe.config.execution import ExecutionSpec
 from datapipe.config.fields import ByteSize, Count, Duration, Lengths, Record, Share
 from datapipe.config.interpolation import Origins, written_yaml
@@ -47,7 +48,6 @@ from datapipe.config.stage_use import NAME_PATTERN, StageList, StageUse
 from datapipe.config.tokenizer_spec import TokenizerOrNone, TokenizerSpec, TokenizerTraining
 from datapipe.config.yaml import KeyPath, dotted
 from datapipe.errors import suggest
-from datapipe.shards.cell_names import source_of
 from datapipe.weights import changed_shares, integer_weights
 
 

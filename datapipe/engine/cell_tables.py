@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
+from datapipe.cell_names import DEFAULT, part_of
 from datapipe.config.fields import parse_weight
 from datapipe.config.mixture import Mixture
 from datapipe.config.sources.split import SplitSpec
 from datapipe.credentials import masked
 from datapipe.errors import UserError, suggest
 from datapipe.quantities import counted
-from datapipe.shards.cell_names import DEFAULT, part_of
 from datapipe.stage.decoding import BrokenStreamError, as_utf8
 from datapipe.storage.root import open_input
 

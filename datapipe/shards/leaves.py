@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from math import lcm
 
-from datapipe.shards.cell_names import is_pattern, matches
+from datapipe.cell_names import is_pattern, matches
 from datapipe.shards.source_entry import SourceEntry
 from datapipe.weights import below_limit
 

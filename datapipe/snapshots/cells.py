@@ -15,13 +15,13 @@ from math import floor, lcm
 
 import numpy as np
 
+from datapipe.cell_names import NONE, chosen_values, last_matches, matches, source_of, value_of
 from datapipe.config.mixture import Mixture
 from datapipe.config.mixture_schedule import WeightPhase
 from datapipe.config.sources.split import SplitSpec
 from datapipe.config.sources.weight_rule import NoWeightError, parse_rule
 from datapipe.errors import DatapipeError, UserError
 from datapipe.quantities import counted
-from datapipe.shards.cell_names import NONE, chosen_values, last_matches, matches, source_of, value_of
 from datapipe.shards.leaves import leaf_weights
 from datapipe.shards.manifest import Snapshot
 from datapipe.shards.shard_table import ShardEntry

@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from datapipe.cell_names import NONE, part_of
 from datapipe.columns import compute as pc
 from datapipe.columns import full_schema, key_halves, numbers, numbers_in, ordered
 from datapipe.errors import UserError
@@ -34,7 +35,6 @@ from datapipe.exchange.tables import TableWriter, read_table
 from datapipe.records.outputs import TableFile
 from datapipe.rng import keyed_hash, seed_for
 from datapipe.shards import schemas
-from datapipe.shards.cell_names import NONE, part_of
 from datapipe.stage.documents import DocumentBatch
 from datapipe.steps.cut import SCORES_SCHEMA, Cut, is_kept
 from datapipe.storage.root import Root

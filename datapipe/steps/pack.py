@@ -26,6 +26,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import pyarrow as pa
 
+from datapipe.cell_names import chosen_values
 from datapipe.columns import dtype_of, is_first, key_matrix, numbers
 from datapipe.exchange.ranges import HASH_SPACE, read_slices
 from datapipe.exchange.tables import FactWriter, check_committed, packed_facts, shard_of_task
@@ -35,7 +36,6 @@ from datapipe.records.outputs import ExchangeFile, Outputs, ShardFile, Tables
 from datapipe.records.versions import PARQUET
 from datapipe.rng import mix64, seed_for
 from datapipe.shards import schemas
-from datapipe.shards.cell_names import chosen_values
 from datapipe.shards.shard_table import ShardGroup, shard_path, with_digest
 from datapipe.shards.writer import BATCH_BYTES, CellOfRows, ShardWriter, shard_schema
 from datapipe.steps.cells import CELL_SHIFT, again_borders, borders_within, cell_of_border, cell_ranges

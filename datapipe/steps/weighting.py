@@ -29,9 +29,9 @@ from decimal import Context, Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from datapipe.cell_names import source_of
 from datapipe.errors import DatapipeError
 from datapipe.quantities import counted
-from datapipe.shards.cell_names import source_of
 from datapipe.shards.leaves import drawn_by, leaf_name, leaves_of
 from datapipe.weights import below_limit, exact_integers, integer_weights
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
+from datapipe.cell_names import DEFAULT
 from datapipe.config.fields import Record, Weight, as_tuple, parse_weight
 from datapipe.config.problems import Problem, ProblemsError, described
 from datapipe.config.sources.weight_rule import parse_rule
 from datapipe.config.yaml import KeyPath
 from datapipe.errors import suggest
 from datapipe.reserved_columns import OWN_COLUMNS
-from datapipe.shards.cell_names import DEFAULT
 
 if TYPE_CHECKING:
     from datapipe.config.sources.source import Source

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
+from datapipe.cell_names import is_pattern
 from datapipe.errors import UserError, suggest
-from datapipe.shards.cell_names import is_pattern
 from datapipe.shards.leaves import claimed, leaf_weights, leaves_of, problem_of
 from datapipe.shards.manifest import Phase, Snapshot
 from datapipe.shards.source_entry import SourceEntry

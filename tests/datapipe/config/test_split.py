@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from datapipe.cell_names import chosen_values, last_matches, part_of, value_of
 from datapipe.config import load_mixture
 from datapipe.config.sources.weight_rule import NoWeightError, parse_rule
 from datapipe.engine.cell_tables import with_cell_tables
 from datapipe.errors import UserError
-from datapipe.shards.cell_names import chosen_values, last_matches, part_of, value_of
 
 README = Path(__file__).resolve().parents[3] / "mixtures/README.md"
 BASE = """name: grid

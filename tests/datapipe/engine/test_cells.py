@@ -113,6 +113,23 @@ def test_snapshot_does_not_depend_on_how_it_was_made(tmp_path, monkeypatch, corp
         assert ("rank", "crawl/rank-split.quality-2") in kinds
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["pack.method=concat"],
+        ["pack.method=buckets", "execution.keep_work=none"],
+        ["pack.pool_documents=3", "shards.format=parquet"],
+    ],
+    ids=lambda overrides: overrides[0],
+)
+def test_cells_have_the_same_documents_however_they_are_packed(tmp_path, corpus, reference, overrides):
+    packed = runs.run_mixture(cell_runs.write_mixture(tmp_path, corpus), overrides=overrides, **IN_PROCESS)
+    roots = [Root(done.mixture.output) for done in (packed, reference)]
+    found, expected = (cell_runs.in_shards(root, done.snapshot, 32) for root, done in zip(roots, (packed, reference)))
+    assert found == expected
+    assert verify_snapshot(roots[0], packed.snapshot) == []
+
+
 def test_a_changed_weight_runs_nothing_and_a_changed_repeat_packs_its_cells(tmp_path, corpus):
     first = runs.run_mixture(cell_runs.write_mixture(tmp_path, corpus), **IN_PROCESS)
     other = cell_runs.SPLIT.replace("default: 1", "default: 2").replace('"*/*/0": 0.5', '"*/*/0": 7.5')

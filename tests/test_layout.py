@@ -9,6 +9,7 @@ import pytest
 TESTS = Path(__file__).resolve().parent
 
 OF_A_WHOLE_PACKAGE = {
+    "cells",
     "determinism",
     "failures",
     "global_stages",

@@ -15,7 +15,7 @@ from datapipe.config.sources.weight_rule import NoWeightError, parse_rule
 from datapipe.engine.cell_tables import with_cell_tables
 from datapipe.errors import UserError
 
-README = Path(__file__).resolve().parents[3] / "mixtures/README.md"
+README = Path(__file__).resolve().parents[4] / "mixtures/README.md"
 BASE = """name: grid
 output: out
 sources:

@@ -377,7 +377,10 @@ class Mixture(Record):
             "takedown": self.takedown is not None,
             **{f"sources.{name}.strata": source.strata is not None for name, source in self.sources.items()},
             **{f"sources.{name}.split": source.split is not None for name, source in self.sources.items()},
-            **{f"sources.{name}.max_tokens": source.max_tokens is not None for name, source in self.sources.items()},
+            **{
+                f"sources.{name}.max_document_tokens": source.max_document_tokens is not None
+                for name, source in self.sources.items()
+            },
         }
         return [key for key, value in is_set.items() if value]
 

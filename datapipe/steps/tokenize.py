@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from datapipe.tokens.segments import Encoded
 
 TOO_LONG, CUT = "too_many_tokens", "cut_at_an_answer"
-"""The rule of documents with more than `max_tokens`, and the count of those that were cut."""
+"""The rule of documents with more than `max_document_tokens`, and the count of those that were cut."""
 
 LOADING = "load tokenizer"
 """The work of a worker's first task."""
@@ -121,7 +121,12 @@ class TokenizeTask(Task):
     options = (
         *("seed", "validation", "execution.bucket_bytes"),
         *("sources.SOURCE.strata.by", "sources.SOURCE.strata.bounds", "sources.SOURCE.split.by"),
-        *("sources.SOURCE.fim", "sources.SOURCE.document_prefix", "sources.SOURCE.max_tokens", "sources.SOURCE.longer"),
+        *(
+            "sources.SOURCE.fim",
+            "sources.SOURCE.document_prefix",
+            "sources.SOURCE.max_document_tokens",
+            "sources.SOURCE.longer",
+        ),
     )
 
     before: str  # fingerprint of the task that wrote `documents`
@@ -139,7 +144,7 @@ class TokenizeTask(Task):
     fim: Mapping[str, Any] | None = None  # the fields of `tokens.fim.Fim`
     document_prefix: tuple[str, float] | None = None  # its form, and the share of the documents that get it
     # the most tokens of a document, and what happens to longer ones: "cut" or "drop"
-    max_tokens: tuple[int, str] | None = field(default=None, metadata=WHERE_GIVEN)
+    max_document_tokens: tuple[int, str] | None = field(default=None, metadata=WHERE_GIVEN)
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
         """Memory: one batch, and one run of rows for all files."""
@@ -163,7 +168,7 @@ class TokenizeTask(Task):
             counts.read_bytes += documents.text_bytes
             with metrics.timed("tokenize", documents.text_bytes, documents.num_docs):
                 batch, encoded, failed = encode(documents, encode_batch)
-                if self.max_tokens is not None:
+                if self.max_document_tokens is not None:
                     batch, encoded = self._shortened(batch, encoded, encoder, drops)
                 rows = _token_rows(batch, encoded, encoder, self.seed)
             quarantine.isolate(self.kind, documents, failed)
@@ -192,7 +197,7 @@ class TokenizeTask(Task):
                 row_bytes = max(num_tokens[name] * id_type.bit_width // 8, file.rows * LEAST_DOCUMENT_BYTES) + mask_bytes
                 written[name] = (replace(file, row_bytes=row_bytes),)
             used = (_write_used_ids(root, f"{folder}/used-ids.bin", meter),) if meter.used.any() else ()
-            dropped = {} if self.max_tokens is None else drops.finish()
+            dropped = {} if self.max_document_tokens is None else drops.finish()
             of_cells = {CELL_SIZES: sizes.finish(TableWriter(root, f"{folder}/cell-sizes.arrow"))} if self.axes else {}
             return {**written, **quarantine.finish(), **dropped, **of_cells, "used_ids": used}, metrics
 
@@ -221,11 +226,11 @@ class TokenizeTask(Task):
     def _shortened(
         self, batch: DocumentBatch, encoded: Encoded, encoder: Encoder, drops: Drops
     ) -> tuple[DocumentBatch, Encoded]:
-        """The documents of at most `max_tokens`, with those around them; others are cut, or dropped."""
+        """The documents of at most `max_document_tokens`, with those around them; others are cut, or dropped."""
         from datapipe.tokens.long_conversations import shortened
 
-        assert self.max_tokens is not None
-        most, longer = self.max_tokens
+        assert self.max_document_tokens is not None
+        most, longer = self.max_document_tokens
         begun, ended = (_lacks(number, encoded, at) for number, at in ((encoder.bos_id, 0), (encoder.eos_id, -1)))
         own = np.diff(encoded.offsets)
         lengths = own + begun + ended
@@ -298,7 +303,7 @@ class TokenizeTask(Task):
             license_column=spec.license_field,
             fim=spec.fim and {**spec.fim.model_dump(), **({} if spec.repository is None else {"of_files": True})},
             document_prefix=spec.document_prefix and (spec.document_prefix.text, spec.document_prefix.rate),
-            max_tokens=spec.max_tokens and (spec.max_tokens, spec.longer),
+            max_document_tokens=spec.max_document_tokens and (spec.max_document_tokens, spec.longer),
             **in_cells,
         )
 

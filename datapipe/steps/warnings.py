@@ -359,7 +359,7 @@ def _dropped(source: str, length: int, packing: Packing) -> Iterator[RunWarning]
 def _long_conversations(request: Request, plan: Plan, source: str) -> Iterator[RunWarning]:
     """A warning about conversations that no row holds whole. Methods without pools cut documents of any length."""
     spec = request.mixture.sources[source]
-    if not spec.messages or spec.max_tokens is not None or request.mixture.pack.method != "best_fit":
+    if not spec.messages or spec.max_document_tokens is not None or request.mixture.pack.method != "best_fit":
         return
     steps = [step for step in plan.of_kind("pack", source) if step.is_committed]
     by_length = total_by_name(step.own(PackMetrics).packing for step in steps)
@@ -373,7 +373,7 @@ def _long_conversations(request: Request, plan: Plan, source: str) -> Iterator[R
         advice = cut if may_cut else " and `longer: drop`, which drop longer ones."
         text = (
             f"{num_long:,} of {counted(packing.documents, 'conversation')} are longer than rows of {length:,}, so they are cut "
-            f"anywhere. Write `max_tokens: {length}` in the source{advice}"
+            f"anywhere. Write `max_document_tokens: {length}` in the source{advice}"
         )
         details = {"sequence_length": length, "longer": num_long, "documents": packing.documents}
         yield RunWarning.of("long_conversations", source, text, **details)

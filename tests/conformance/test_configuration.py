@@ -148,8 +148,8 @@ SECTIONS = {
             "document_prefix": Values(
                 [None, {"text": "{url}"}], [3, "x", {}, {"text": "none"}, {"text": "{url!r}"}, {"text": "{"}]
             ),
-            "max_tokens": Values([1, "4k", None], [0, "", "x", True, [1], -1], beside={"messages": "turns"}),
-            "longer": choice("cut", "drop", beside={"messages": "turns", "max_tokens": 9}),
+            "max_document_tokens": Values([1, "4k", None], [0, "", "x", True, [1], -1], beside={"messages": "turns"}),
+            "longer": choice("cut", "drop", beside={"messages": "turns", "max_document_tokens": 9}),
             "license": Values(["cc-by-4.0", "LicenseRef-mine", None], [3, "cc-by4.0", ["MIT"]]),
             "license_field": Values(["terms", None], ["", 3, "text"]),
             "homepage": Values(["http://a.org", None], ["a.org", "https://", "javascript:alert(1)", "https://a b", 3]),

@@ -90,20 +90,20 @@ def chat_stages(source: Source, stages: tuple[StageUse, ...], where: str) -> tup
 def option_problems(source: Source) -> Iterator[Problem]:
     """Options of a source that do not go together, with conversations or without."""
     if not source.messages:
-        for name in (*_OPTIONS, "max_tokens"):
+        for name in (*_OPTIONS, "max_document_tokens"):
             if getattr(source, name) is not None:
                 yield (name,), "needs messages: the field with the conversations of the source"
     is_longer_given = "longer" in source.model_fields_set
-    if is_longer_given and source.max_tokens is None:
-        yield ("longer",), "needs max_tokens: the most tokens of a conversation. Write max_tokens: 8k"
+    if is_longer_given and source.max_document_tokens is None:
+        yield ("longer",), "needs max_document_tokens: the most tokens of a conversation. Write max_document_tokens: 8k"
     if not source.messages:
         return
     if source.text != "text":
         yield ("text",), "found beside messages, expected one of them: the text is made of the conversation"
-    if source.max_tokens is not None and source.longer == "cut" and source.learn not in (None, "assistant"):
+    if source.max_document_tokens is not None and source.longer == "cut" and source.learn not in (None, "assistant"):
         found = f"needs learn: assistant, found learn: {source.learn}. Write longer: drop, or learn: assistant"
         cut = ("longer",), f"cut {found}"
-        default = ("max_tokens",), f"cuts longer conversations behind an answer, which {found}"
+        default = ("max_document_tokens",), f"cuts longer conversations behind an answer, which {found}"
         yield cut if is_longer_given else default
     for name in ("fim", "document_prefix"):
         if getattr(source, name) is not None:

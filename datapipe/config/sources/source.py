@@ -151,7 +151,7 @@ class Source(Record):
     document_prefix: DocumentPrefixSpec | None = Field(
         default=None, description="Text from columns before the text of documents, such as their URL, which no loss counts."
     )
-    max_tokens: Count | None = Field(
+    max_document_tokens: Count | None = Field(
         default=None,
         description="With messages, the most tokens of a conversation, with those that begin and end documents. Default: no "
         "limit; a conversation above pack.sequence_length is then cut anywhere.",
@@ -159,8 +159,8 @@ class Source(Record):
     longer: Literal["cut", "drop"] = Field(
         default="cut",
         exclude_if=lambda value: value == "cut",
-        description="With max_tokens, longer conversations. cut: behind the last whole answer that fits, which needs learn: "
-        "assistant; one whose first answer does not fit is dropped. drop: all are.",
+        description="With max_document_tokens, longer conversations. cut: behind the last whole answer that fits, which needs "
+        "learn: assistant; one whose first answer does not fit is dropped. drop: all are.",
     )
     license: License | None = Field(
         default=None, description="License of the corpus as SPDX has it: CC-BY-4.0, MIT OR Apache-2.0, LicenseRef-NAME."

@@ -271,5 +271,15 @@ def test_resolved_yaml_lacks_new_keys_that_have_their_default(tmp_path: Path):
     path = tmp_path / "mixture.yaml"
     path.write_text("name: a\noutput: out\nsources: {web: {path: a.jsonl}}\ntokenizer: {train: {vocab_size: 300}}\n")
     mixture = load_mixture(path)
-    new = ("bos_aligned", "control_tokens", "messages", "longer", "max_tokens", "template", "learn", "tools", "repository")
+    new = (
+        "bos_aligned",
+        "control_tokens",
+        "messages",
+        "longer",
+        "max_document_tokens",
+        "template",
+        "learn",
+        "tools",
+        "repository",
+    )
     assert [key for key in new if f"{key}:" in mixture.resolved_yaml()] == []

@@ -187,7 +187,7 @@ def test_malformed_conversations_are_quarantined_and_counted_by_reason(tmp_path:
 def test_long_conversations_are_cut_behind_an_answer_or_dropped(tmp_path: Path, longer: str, bos: bool) -> None:
     most, end = 70, chat_tokenizer().token_to_id("</s>")
     own = f"bos: <s>, path: {tokenizer_folder(tmp_path / 'own')}, eos: </s>" if bos else ""
-    options = f"{'' if bos else 'template: chatml, '}max_tokens: {most}, longer: {longer}"
+    options = f"{'' if bos else 'template: chatml, '}max_document_tokens: {most}, longer: {longer}"
     done, root = run(mixture(tmp_path, options, tokenizer=own and f"{{{own}}}"))
     expected, counts = set[Tokens](), Counter[str]()
     for turns in conversations(40):
@@ -294,9 +294,19 @@ def _refused(folder: Path, options: str, tokenizer: str, *, before: str = "") ->
         ("template: llama3", "", "", 'it writes "<|begin_of_text|>"'),
         ("template: llama3", "", "", "tokenizer.add_special_tokens"),
         ("template: nowhere.jinja", "", "", f"cannot read the template nowhere.jinja ({os.getcwd()}/nowhere.jinja)"),
-        ("template: chatml, longer: drop", "", "", "sources.chat.longer: needs max_tokens"),
-        ("template: chatml, learn: all, max_tokens: 9", "", "", "sources.chat.max_tokens: cuts longer conversations"),
-        ("template: chatml, learn: all, max_tokens: 9, longer: cut", "", "", "sources.chat.longer: cut needs learn: assistant"),
+        ("template: chatml, longer: drop", "", "", "sources.chat.longer: needs max_document_tokens"),
+        (
+            "template: chatml, learn: all, max_document_tokens: 9",
+            "",
+            "",
+            "sources.chat.max_document_tokens: cuts longer conversations",
+        ),
+        (
+            "template: chatml, learn: all, max_document_tokens: 9, longer: cut",
+            "",
+            "",
+            "sources.chat.longer: cut needs learn: assistant",
+        ),
         (
             "template: chat.txt",
             "",
@@ -362,8 +372,8 @@ def test_tokens_that_the_tokenizer_lacks_for_its_own_template_are_warned_of(tmp_
     ("options", "advice"),
     [
         ("learn: assistant", "which cuts longer ones behind an answer; `longer: drop`"),
-        ("learn: all", "`max_tokens: 64` in the source and `longer: drop`"),
-        ("max_tokens: 64", ""),
+        ("learn: all", "`max_document_tokens: 64` in the source and `longer: drop`"),
+        ("max_document_tokens: 64", ""),
     ],
 )
 def test_conversations_that_no_row_holds_are_warned_of(tmp_path: Path, options: str, advice: str) -> None:

@@ -283,7 +283,7 @@ TASKS: list[tuple[Task, dict[str, Any]]] = [
             "license_column": "terms",
             "fim": {"rate": 0.5},
             "document_prefix": ("{url}", 0.5),
-            "max_tokens": (9, "cut"),
+            "max_document_tokens": (9, "cut"),
             "axes": (Axis(column="topic"),),
             "cells": (_table(),),
         },

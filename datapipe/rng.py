@@ -54,6 +54,12 @@ def shuffle_hash(halves: tuple[np.ndarray, np.ndarray], seed: int) -> np.ndarray
     return keyed_hash(halves, seed_for(seed, "shuffle"))
 
 
+def sample_hash(halves: tuple[np.ndarray, np.ndarray], seed: int) -> np.ndarray:
+    """The hash that samples documents: (num_docs,) uint64. A sample has those below a fraction, so it is part of every larger
+    one. `seed`: of the mixture; `halves`: `columns.key_halves` of the keys."""
+    return keyed_hash(halves, seed_for(seed, "sample"))
+
+
 def below_fraction(hashes: np.ndarray, fraction: float) -> np.ndarray:
     """Whether each of `hashes` (n,) uint64 falls into the first `fraction` of the hash space: (n,) bool."""
     if fraction >= 1.0:

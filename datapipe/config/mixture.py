@@ -33,6 +33,7 @@ from datapipe.config.mixture_schedule import (
     weight_phases,
 )
 from datapipe.config.problems import Problem
+from datapipe.config.sources.amount import amount_problems, sampled_stages
 from datapipe.config.sources.arrangement import control_token_problems
 from datapipe.config.sources.chat import chat_stages, stage_problems
 from datapipe.config.sources.provenance import (
@@ -236,6 +237,7 @@ class Mixture(Record):
             problems.append((("pack", "bos_aligned"), text))
         own, listed = self.sources, {name: self._listed(name) for name in self.sources}
         problems += [*licensing_problems(self.licenses, own, listed), *stage_problems(own, listed), *join_problems(listed)]
+        problems += amount_problems(own, listed, has_tokens=not self.tokenizer.is_none)
         if not problems:
             is_known = self.mixture.weighting == "given" and not self.tokenizer.is_none
             problems += synthetic_problems(self.mixture, self.sources, self.average_shares() if is_known else {})
@@ -290,7 +292,8 @@ class Mixture(Record):
         """The stages of a source: its own list, or the mixture's, with those that its options and `licenses` ask for."""
         own = self.sources[source]
         uses = chat_stages(own, self._listed(source), self.where("sources", source, "messages"))
-        return licensed_stages(self.licenses, own, repository_stages(own, uses, self.where("sources", source, "repository")))
+        uses = repository_stages(own, uses, self.where("sources", source, "repository"))
+        return sampled_stages(own, licensed_stages(self.licenses, own, uses))
 
     def _listed(self, source: str) -> tuple[StageUse, ...]:
         own = self.sources[source].stages

@@ -11,6 +11,7 @@ from typing import cast
 from datapipe.config import catalogue
 from datapipe.config.mixture import Mixture
 from datapipe.config.option_paths import forget_urls
+from datapipe.config.sources.amount import sample_of
 from datapipe.engine.binding import bind, stage_digest, with_cut
 from datapipe.engine.cell_tables import with_cell_tables
 from datapipe.engine.chat_templates import with_templates
@@ -33,7 +34,7 @@ from datapipe.snapshots.snapshot_sources import check_tokenizer, with_snapshot_s
 from datapipe.snapshots.takedown import named_in
 from datapipe.stage.field_types import FoundType
 from datapipe.stage.global_stage import Global
-from datapipe.stage.reader import InputFile, Reader
+from datapipe.stage.reader import InputFile, Reader, Sample
 from datapipe.stage.tables import drops_for_others
 from datapipe.steps.counts import unreadable_text
 from datapipe.steps.pipeline import BoundStage
@@ -337,13 +338,14 @@ def _planned(
     for reader in different.values():
         catalogue.libraries_of(reader)
     digests = {key: stage_digest(reader, "reader") for key, reader in different.items()}
-    source = mixture.sources[name]
+    source, sample = mixture.sources[name], sample_of(mixture.sources[name])
     keep, declared, of_rows = kept_columns(source, stages), source.types, row_files(source)
     if source.repository is not None and of_rows is not None:
         between = separators(mixture, name, source.repository.separators, tokens)
         of_rows = replace(of_rows, separators=tuple(between), seed=seed_for(mixture.seed, name, "files"))
     return PlannedSource(
         row_files=of_rows,
+        sample=None if sample is None or sample.of == "cleaned" else Sample(seed=mixture.seed, share=sample.share),
         groups=tuple(group_splits(listed, mixture.execution.split_bytes)),
         readers=readers,
         reader_digests={path: digests[key] for path, key in keys.items()},

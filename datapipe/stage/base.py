@@ -328,6 +328,10 @@ class Filter(Stage):
         measures and never fails: the engine finds the cut over all documents."""
         return None
 
+    def sampled_share(self) -> float:
+        """The share of documents that the filter keeps whatever they are; 1 where it decides by what it reads."""
+        return 1.0
+
     def below_share(self, option: str) -> Rule:
         """The rule of documents below the cut of a kept share; `option` is a least score."""
         return Rule(name=BELOW_SHARE, limit=-math.inf, side="min", option=option)

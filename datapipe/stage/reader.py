@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.errors import UnsplittableInputError
+from datapipe.rng import below_fraction, sample_hash
 from datapipe.stage.base import Stage
 from datapipe.stage.field_types import plain
 
@@ -24,6 +25,9 @@ TEXT_PER_ARCHIVE_BYTE = 4
 """Bytes of text in a byte of an archive: gzip and zstd compress text to about a quarter."""
 
 _LEAST_FILE_BYTES = 4096
+
+NOT_SAMPLED = "not_sampled"
+"""The count of records that a sample leaves out (`ReadBatch.passed_over`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,6 +96,21 @@ class RowFiles:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """Which records of an input file are read, by their keys. A reader may leave the others out before it parses them, and
+    counts them as `NOT_SAMPLED`; the engine leaves out those that it gives."""
+
+    seed: int  # of the mixture
+    share: float
+    file_hash: int = 0  # the first half of the keys of the file's documents
+
+    def has(self, positions: np.ndarray) -> np.ndarray:
+        """Which records at `positions` (num_records,) uint64 are in the sample: bool."""
+        halves = np.full(len(positions), self.file_hash, np.uint64), positions
+        return below_fraction(sample_hash(halves, self.seed), self.share)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FieldNames:
     """Which fields of the input become which columns."""
 
@@ -115,10 +134,12 @@ class FieldNames:
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
     # by field the name of the type that the mixture declares
     declared: Mapping[str, str] = field(default_factory=dict)
+    sample: Sample | None = None  # None: all records are read
 
     def identity(self) -> list[Any]:
         types, columns = {name: str(kind) for name, kind in self.types.items()}, list(self.columns.items())
         made = [list(self.json)] if self.json else [asdict(self.files)] if self.files is not None else []
+        made += [] if self.sample is None else [[NOT_SAMPLED, self.sample.share]]
         return [self.text, self.id, list(self.keep), columns, types, dict(self.declared), self.replaces_surrogates, *made]
 
     @property
@@ -190,6 +211,17 @@ class ReadBatch:
         more = (Rejected(position=int(self.positions[row]), error=bad[row]) for row in sorted(bad))
         rejected = sorted((*self.rejected, *more), key=lambda rejected: rejected.position)
         return self._chosen(keep, lambda column: column.filter(mask), tuple(rejected))
+
+    def sampled(self, sample: Sample) -> ReadBatch:
+        """The documents and rejected records of a sample, and damage of the file."""
+        rows = sample.has(self.positions)
+        positions = np.array([record.position for record in self.rejected], np.uint64)
+        stays = sample.has(positions) | np.array([record.is_file_damage for record in self.rejected], np.bool_)
+        rejected = tuple(record for record, stay in zip(self.rejected, stays.tolist()) if stay)
+        left_out = self.passed_over.get(NOT_SAMPLED, 0) + int(len(rows) - rows.sum() + len(stays) - stays.sum())
+        mask = pa.array(rows)
+        chosen = self._chosen(rows, lambda column: column.filter(mask), rejected)
+        return replace(chosen, passed_over={**self.passed_over, NOT_SAMPLED: left_out})
 
     def _chosen(self, rows: Any, choose: Callable[[pa.Array], pa.Array], rejected: tuple[Rejected, ...]) -> ReadBatch:
         return replace(

@@ -62,6 +62,7 @@ class StepCost:
 class Texts:
     """Bytes of text in the steps of a run."""
 
+    input: Mapping[str, float]  # in the files of each source
     of_steps: Mapping[str, tuple[float, float]]  # that enter each step of documents and leave it
     cleaned: Mapping[str, float]  # that leave the last segment of each source
     sampled: Mapping[str, float]  # of each source, that train the tokenizer
@@ -82,9 +83,14 @@ def rows_cost(stage: Stage, text: float) -> StepCost:
     return StepCost(text * _ROWS.get(_name(stage), _OTHER_ROWS))
 
 
-def passed_on(bound: BoundStage) -> float:
-    """The share of the bytes that a stage which drops nothing passes on."""
+def extracted(bound: BoundStage) -> float:
+    """Bytes of text that a stage makes of a byte."""
     return EXTRACTED if isinstance(bound.stage, Filter) and bound.stage.extracts else 1.0
+
+
+def passed_on(bound: BoundStage) -> float:
+    """The share of the bytes that a stage passes on which drops no more than its options ask for."""
+    return float(bound.asked_share) * extracted(bound)
 
 
 def _name(stage: Stage) -> str:

@@ -182,8 +182,8 @@ def losses(counts: DocumentCounts, stages: Sequence[BoundStage]) -> Iterator[Los
             if bound.share is not None:
                 is_asked = (num_dropped - dropped[f"{bound.name}:{BELOW_SHARE}"]) / left <= MOST_LOST
             else:
-                is_asked = isinstance(stage, Global) and (
-                    stage.makes_contents or num_dropped / left <= (stage.max_dropped or 0)
+                is_asked = bound.asked_share < 1 or (
+                    isinstance(stage, Global) and (stage.makes_contents or num_dropped / left <= (stage.max_dropped or 0))
                 )
             yield Loss(stage=bound.name, dropped=dropped, reached=left, is_asked=is_asked)
             left -= num_dropped
@@ -191,7 +191,7 @@ def losses(counts: DocumentCounts, stages: Sequence[BoundStage]) -> Iterator[Los
 
 def asked_share(stages: Sequence[BoundStage]) -> Fraction:
     """The share of a source that its filters are asked to keep; 1 where none is asked for a share."""
-    return prod((bound.share.share for bound in stages if bound.share is not None), start=Fraction(1))
+    return prod((bound.asked_share for bound in stages), start=Fraction(1))
 
 
 def why_nothing_is_left(counts: SourceCounts, files: Collection[str]) -> str:

@@ -7,11 +7,12 @@ bytes of text in the input ─▶ text that enters each step ─▶ bytes that i
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import cast
 
 from datapipe.shards.schemas import token_type
 from datapipe.stage.global_stage import Global
-from datapipe.steps.costs import DOCUMENTS, StepCost, Texts, passed_on
+from datapipe.steps.costs import DOCUMENTS, StepCost, Texts, extracted, passed_on
 from datapipe.steps.growth import Files, StepSize
 from datapipe.steps.kind import Plan, Step
 from datapipe.steps.pipeline import GlobalStep
@@ -117,18 +118,23 @@ def kept_text(plan: Plan, before: KeptText | None = None) -> dict[str, float]:
 def _texts(request: Request, plan: Plan, kept: KeptText) -> Texts:
     of_steps: dict[str, tuple[float, float]] = {}
     cleaned: dict[str, float] = {}
+    read: dict[str, float] = {}
     for name, source in request.sources.items():
-        leaving = float(sum(file.text_bytes for file in source.files.values()))
+        sampled = 1.0 if source.sample is None else source.sample.share
+        leaving = sampled * sum(file.text_bytes for file in source.files.values())
         shares = [math.prod(map(passed_on, segment)) for segment in plan.pipeline.segments[name]]
         if request.limit is not None:
-            leaving = min(leaving, request.limit * _BYTES_PER_LIMITED / math.prod(shares))
+            pages = math.prod(map(extracted, chain(*plan.pipeline.segments[name])))
+            leaving = min(leaving, request.limit * _BYTES_PER_LIMITED / pages)
+        read[name] = leaving / sampled
         for step, assumed in zip(plan.of_kind("map", name), shares):
             of_steps[step.id] = leaving, leaving * kept.get(step.id, assumed)
             _, leaving = of_steps[step.id]
         cleaned[name] = leaving
     training, total = request.mixture.tokenizer.train, sum(cleaned.values())
     share = min(1.0, training.sample_bytes / total) if training is not None and total else 0.0
-    sampled = {name: text * share for name, text in cleaned.items()}
+    training_texts = {name: text * share for name, text in cleaned.items()}
     known = plan.tokenizer or training
     id_bytes = 4 if known is None else token_type(known.vocab_size).bit_width // 8  # the wider ones where neither is known
-    return Texts(of_steps=of_steps, cleaned=cleaned, sampled=sampled, token_bytes=id_bytes / BYTES_PER_TOKEN)
+    of_tokens = {"sampled": training_texts, "token_bytes": id_bytes / BYTES_PER_TOKEN}
+    return Texts(input=read, of_steps=of_steps, cleaned=cleaned, **of_tokens)

@@ -55,7 +55,7 @@ if TYPE_CHECKING:  # a worker plans nothing
 _READ_MB_PER_S, _PASS_ON_MB_PER_S = 80.0, 90.0
 """Of text, on one core: for reading input, and for writing documents and reading them again."""
 
-_OF_READING = ("format", "text", "messages", "tools", "repository", "id", "keep")
+_OF_READING = ("format", "text", "messages", "tools", "repository", "id", "keep", "sample")
 """The options of a source that its first step depends on."""
 
 
@@ -161,7 +161,7 @@ class MapTask(Task):
         entering, leaving = texts.of_steps[step.id]
         number = plan.of_kind("map", step.source).index(step)
         yield StepCost(leaving * DOCUMENTS, seconds_of(leaving, _PASS_ON_MB_PER_S))
-        yield StepCost(seconds=seconds_of(entering, _READ_MB_PER_S) if number == 0 else 0.0)
+        yield StepCost(seconds=seconds_of(texts.input[step.source], _READ_MB_PER_S) if number == 0 else 0.0)
         for bound in plan.pipeline.segments[step.source][number]:
             yield stage_cost(bound.stage, entering)
             entering *= passed_on(bound)

@@ -13,6 +13,7 @@ their common global stages in the same order; otherwise each would wait for the 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from graphlib import CycleError, TopologicalSorter
 from typing import cast
 
@@ -41,6 +42,13 @@ class BoundStage:
     def share(self) -> KeptShare | None:
         """How much of a source it keeps by scores; None where its rules decide alone."""
         return self.stage.kept_share() if isinstance(self.stage, Filter) else None
+
+    @property
+    def asked_share(self) -> Fraction:
+        """The share of documents or bytes that its options ask for; 1 where they ask for none."""
+        if not isinstance(self.stage, Filter):
+            return Fraction(1)
+        return Fraction(repr(self.stage.sampled_share())) if self.share is None else self.share.share
 
     @property
     def is_scored(self) -> bool:

@@ -98,14 +98,17 @@ class InputSource:
 
     def _records_of(self, entry: InputSplit, open_input: OpenInput) -> Iterator[pa.RecordBatch]:
         """The batches of a split with keys, up to the limit; rejected input goes to quarantine."""
-        split, num_records = entry.split, 0
-        reading = iter(entry.reader.read(split, self.fields, open_input))
+        split, num_records, sample = entry.split, 0, self.fields.sample
+        if sample is not None:
+            sample = replace(sample, file_hash=file_hash(self.source, split.file.path))
+        reading = iter(entry.reader.read(split, replace(self.fields, sample=sample), open_input))
         while self.limit is None or self.limit > 0:
             with self.metrics.timed("read") as work:
                 at_place(f"{split.file.path}, after {num_records:,} of its documents")
                 part = next(reading, None)
                 if part is None:
                     break
+                part = part if sample is None else part.sampled(sample)
                 self._add_wider(part)
                 part = conformed(part, split, self.fields)
                 if self.limit is not None:

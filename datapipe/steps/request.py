@@ -17,7 +17,7 @@ from datapipe.records.outputs import Tables
 from datapipe.shards.manifest import Snapshot
 from datapipe.shards.source_entry import SourceEntry
 from datapipe.stage.field_types import FoundType, NoCommonTypeError
-from datapipe.stage.reader import FieldNames, InputFile, Reader, RowFiles, Split
+from datapipe.stage.reader import FieldNames, InputFile, Reader, RowFiles, Sample, Split
 from datapipe.steps.pipeline import BoundStage
 from datapipe.storage.root import Root
 
@@ -70,11 +70,12 @@ class PlannedSource:
     # by kept field, the name of the type that the mixture declares
     declared: Mapping[str, str] = field(default_factory=dict)
     row_files: RowFiles | None = None  # how the files of a record become documents
+    sample: Sample | None = None  # of its records
     stages: tuple[BoundStage, ...]
 
     def field_names(self, source: Source) -> FieldNames:
         types = {name: seen.kind for name, seen in self.types.items()}
-        return field_names(source, self.keep, types, self.declared, self.row_files)
+        return replace(field_names(source, self.keep, types, self.declared, self.row_files), sample=self.sample)
 
     def with_wider(self, wider: Iterable[Mapping[str, Mapping[str, str]]], where: str) -> PlannedSource:
         """The source with types that also hold the values that tasks have found. Raises UserError where none does."""

@@ -7,11 +7,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import ClassVar
 
+import numpy as np
 import pyarrow as pa
 
 from datapipe.errors import DamagedInputError, DatapipeError, UserError
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
 from datapipe.stage.decoding import HEAD_BYTES, lfs_pointer
+from datapipe.stage.reader import NOT_SAMPLED
 from stages.read._parquet_columns import field_names, has_field
 
 BATCH_ROWS = 8192  # most rows of a batch
@@ -82,11 +84,15 @@ class ColumnReader(Reader):
                     f"{split.file.url}: its rows differ from those that were planned. Run again to plan it as it is."
                 )
             for number in range(split.start, len(planned) if split.stop is None else split.stop):
-                read = 0
+                read, rows = 0, np.arange(row, row + planned[number][0], dtype=np.uint64)
+                if fields.sample is not None and not fields.sample.has(rows).any():
+                    yield replace(ReadBatch.of_rejected(), passed_over={NOT_SAMPLED: len(rows)})
+                    row += len(rows)
+                    continue
                 try:
                     for batch in opened.read(number, row, fields):
                         yield batch
-                        read += len(batch.positions) + len(batch.rejected)
+                        read += len(batch.positions) + len(batch.rejected) + sum(batch.passed_over.values())
                 except ValueError as error:
                     where = f"{self.row_group_name} {number} of the {kind} is damaged from row {row + read} on"
                     yield damaged(row + read, f"{where}: {on_one_line(error)}")

@@ -4,6 +4,7 @@ A dot in the name of a field selects a member of a struct, unless a column has t
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from datapipe.columns import compute as pc
 from datapipe.stage import FieldNames, ReadBatch, Rejected
 from datapipe.stage.documents import TARGET_BATCH_BYTES
 from datapipe.stage.field_types import is_binary, type_in
+from datapipe.stage.reader import NOT_SAMPLED
 
 _NO_VALUE = (pa.ArrowException, ValueError, OverflowError, KeyError)
 """What the conversion to a Python value raises: a date out of range, a time zone that this machine does not know."""
@@ -62,9 +64,18 @@ def _decoded_bytes(column: pa.DictionaryArray) -> np.ndarray:
     return np.where(column.is_valid(), lengths[column.indices.fill_null(0).to_numpy(zero_copy_only=False)], 0)
 
 
-def documents(batch: pa.RecordBatch, row: int, fields: FieldNames) -> ReadBatch:
-    """A batch of rows as documents; rows without text, where one is read, are rejected."""
+def sampled_documents(batch: pa.RecordBatch, row: int, fields: FieldNames) -> ReadBatch:
+    """The rows of a batch that are in the sample of the source, as documents; `row` is the number of the first one."""
     positions = np.arange(row, row + batch.num_rows, dtype=np.uint64)
+    if fields.sample is None:
+        return documents(batch, positions, fields)
+    chosen = fields.sample.has(positions)
+    part = documents(batch.filter(pa.array(chosen)), positions[chosen], fields)
+    return replace(part, passed_over={NOT_SAMPLED: int(batch.num_rows - chosen.sum())})
+
+
+def documents(batch: pa.RecordBatch, positions: np.ndarray, fields: FieldNames) -> ReadBatch:
+    """A batch of rows as documents; rows without text, where one is read, are rejected. `positions`: (num_rows,) uint64."""
     if fields.text is None:
         texts, problem = pa.repeat(pa.scalar("", pa.large_string()), batch.num_rows), ""
     else:

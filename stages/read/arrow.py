@@ -21,7 +21,7 @@ from datapipe.stage import FieldNames, ReadBatch
 from datapipe.stage.documents import TARGET_BATCH_BYTES
 from stages.read._arrow.messages import Message, layout_of
 from stages.read._column_files import BATCH_ROWS, BROKEN, ColumnReader, OpenedFile, on_one_line
-from stages.read._parquet_columns import columns_to_read, documents, field_names, parts
+from stages.read._parquet_columns import columns_to_read, field_names, parts, sampled_documents
 
 
 class Arrow(ColumnReader):
@@ -93,7 +93,7 @@ class _Opened(OpenedFile):
         rows = max(1, min(BATCH_ROWS, batch.num_rows * TARGET_BATCH_BYTES // max(1, batch.nbytes)))
         for first in range(0, batch.num_rows, rows):
             for start, part in parts(batch.slice(first, rows)):
-                yield documents(part, row + first + start, fields)
+                yield sampled_documents(part, row + first + start, fields)
 
     def _loaded(self, number: int) -> list[bytes]:
         message = self._layout.batches[number]

@@ -95,7 +95,7 @@ def _sliced(batch: ReadBatch) -> Iterator[ReadBatch]:
     """The batch in slices of at most `_BATCH_DOCS`; a rejected line is in the first slice that reaches its position."""
     for start, stop in pairwise([0, *batch.positions[_BATCH_DOCS::_BATCH_DOCS].tolist(), _BEHIND_ALL]):
         part = batch.between(start, stop)
-        yield part if start == 0 else replace(part, input_bytes=0)
+        yield part if start == 0 else replace(part, input_bytes=0, passed_over={})
 
 
 _MOST_RECORDS = 1000

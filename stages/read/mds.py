@@ -243,18 +243,13 @@ class _Shard:
         if not arrays:
             error = f"field '{fields.content}' is not in the shard; expected a column of strings"
             return ReadBatch.of_rejected(*(Rejected(position=row + number, error=error) for number in range(len(sizes))))
-        batch = documents(pa.RecordBatch.from_pydict(arrays), 0, fields)
+        batch = documents(pa.RecordBatch.from_pydict(arrays), rows.astype(np.uint64) + np.uint64(row), fields)
         wrong = [
             Rejected(position=row + int(number), error=f"the columns of the sample do not fill its {sizes[number]} bytes")
             for number in np.flatnonzero(~is_right)
         ]
-        rejected = [*wrong, *(replace(each, position=row + int(rows[each.position])) for each in batch.rejected)]
-        return replace(
-            batch,
-            positions=rows[batch.positions.astype(np.int64)].astype(np.uint64) + np.uint64(row),
-            rejected=tuple(sorted(rejected, key=lambda each: each.position)),
-            input_bytes=len(content),
-        )
+        rejected = sorted([*wrong, *batch.rejected], key=lambda each: each.position)
+        return replace(batch, rejected=tuple(rejected), input_bytes=len(content))
 
     def _spans(self, data: np.ndarray, begins: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Where the columns of samples begin and end in `data`, (num_samples, num_columns) int64

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from datapipe.stage import FieldNames, ReadBatch
 from datapipe.stage.documents import TARGET_BATCH_BYTES
 from stages.read._column_files import BATCH_ROWS, BROKEN, ColumnReader, OpenedFile, WatchedStream
-from stages.read._parquet_columns import columns_to_read, documents, parts
+from stages.read._parquet_columns import columns_to_read, parts, sampled_documents
 
 _LOCAL_READ_BYTES = 1 << 20
 """The size of a read from a local file. The speed is 1.04 times that of a mapped file for zstd and 0.88 times for uncompressed
@@ -69,7 +69,7 @@ class _Opened(OpenedFile):
                 file = _parquet_file(self._watched, repeated, self._file.metadata)
             for batch in file.iter_batches(batch_rows, [number], names, use_threads=False):
                 for start, part in parts(batch):
-                    yield documents(part, row + start, fields)
+                    yield sampled_documents(part, row + start, fields)
                 row += batch.num_rows
         if row < stop:
             raise ValueError(f"fewer rows than the {num_rows} of the footer")

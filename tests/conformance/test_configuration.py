@@ -142,6 +142,8 @@ SECTIONS = {
             "lone_surrogates": choice("quarantine", "replace"),
             "weight": WEIGHT,
             "max_epochs": number(above=0),
+            "sample": Values([0.5, "5%", None, {"share": "5%", "of": "cleaned"}], [0, 2, "x", ["a"], {}, {"share": 2}, True]),
+            "max_tokens": Values([1, "10B", None], [0, "", "x", True, [1], -1]),
             "strata": Values([None, {"by": "score", "bounds": [1]}], [3, "x", {"by": "text", "bounds": [1]}]),
             "repository": Values([None, {"files": "files"}], [3, "x", ["a"], {}, {"files": "a", "group_by": "b"}]),
             "fim": Values([None], [3, "x", ["a"], {"at": "words"}]),
@@ -174,6 +176,11 @@ SECTIONS = {
             "max_epochs": number(above=0),
         },
         {"sources": {"web": WEB, "old": {"snapshot": "runs/old"}}, **TOKENIZER},
+    ),
+    "SampleSpec": Section(
+        ("sources", "web", "sample"),
+        {"share": share(above_zero=True, needed=True), "of": choice("input", "cleaned")},
+        {"sources": {"web": WEB | {"sample": {"share": 0.5}}}},
     ),
     "StrataSpec": Section(
         ("sources", "web", "strata"),

@@ -6,12 +6,15 @@ from __future__ import annotations
 import gzip
 import pickle
 import random
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from datapipe.config.catalogue import formats
 from datapipe.stage import FieldNames, Split
+from datapipe.stage.reader import NOT_SAMPLED, Sample
 from datapipe.storage.root import open_input
 from stages.read.arc import Arc
 from tests.support.reader_formats import FORMATS, LFS_POINTER, Format
@@ -52,6 +55,28 @@ def test_reader_finds_the_texts_each_again_by_its_position(tmp_path: Path, name:
     seen = reader.fields_seen(Split(file=file), FIELDS, open_input)
     assert seen.num_records and "text" in seen.found and "none" not in seen.found
     assert pickle.loads(pickle.dumps(reader)) == reader
+
+
+@every_format
+def test_reader_of_a_sample_finds_the_documents_that_it_chooses(tmp_path: Path, name: str) -> None:
+    form = FORMATS[name]
+    reader, file = form.reader(), form.file(tmp_path, form.write([f"text {number}" for number in range(40)]))
+    whole = read_file(reader, file, FIELDS)
+    larger = set[int]()
+    for share in (1.0, 0.5, 0.1, 1e-9):
+        sample = Sample(seed=5, share=share, file_hash=77)
+        splits = reader.cut(reader.probe_large(file, open_input), 100)
+        parts = [part for split in splits for part in reader.read(split, replace(FIELDS, sample=sample), open_input)]
+        chosen = [part.sampled(sample) for part in parts]
+        positions = [position for part in chosen for position in part.positions.tolist()]
+        contents = [text for part in chosen for text in part.content.to_pylist()]
+        texts = [text.decode() if isinstance(text, bytes) else text for text in contents]
+        has = sample.has(np.array(whole.places, np.uint64)).tolist()
+        assert positions == [place for place, chosen in zip(whole.places, has) if chosen], share
+        assert texts == [text for text, chosen in zip(whole.texts, has) if chosen], share
+        assert sum(part.passed_over.get(NOT_SAMPLED, 0) for part in chosen) == len(whole.places) - len(positions)
+        assert share == 1.0 or larger >= set(positions)
+        larger = set(positions)
 
 
 @every_format

@@ -35,6 +35,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "filter.language": {"keep": ["en"]},
     "filter.field": {"field": "text", "drop": ["word"], "drop_matching": "line"},
     "filter.length": {"min_chars": 3, "max_bytes": 100_000, "min_words": 2},
+    "filter.sample": {"share": 0.5},
     "filter.toxicity": {"model": str(bundled_model()), "label": "de", "write": True},
     "filter.license": {"field": "text", "allowed": ["mit OR isc"]},
     "join.repository": {"group_by": "text", "path": "id", "separators": ("<repo_name>", "<file_sep>")},

@@ -16,6 +16,7 @@ from pydantic import (
 from datapipe.config.fields import Count, Globs, Paths, Record, Texts, Weight
 from datapipe.config.mixture_schedule import StrataSpec
 from datapipe.config.problems import Problem, ProblemsError, described
+from datapipe.config.sources.amount import ShareOrSample
 from datapipe.config.sources.arrangement import DocumentPrefixSpec, FimSpec
 from datapipe.config.sources.chat import TOOLS, MessageFields, TemplateOrText, option_problems
 from datapipe.config.sources.provenance import Collected, CostSpec, Homepage, License, SyntheticSpec
@@ -138,6 +139,15 @@ class Source(Record):
     )
     weight: SourceWeight = Fraction(1)
     max_epochs: MaxEpochs = None
+    sample: ShareOrSample | None = Field(
+        default=None,
+        description="Share of the records that is read, by a keyed hash of each: 5%. It is part of every larger share, and the "
+        "same while files are added. {share: 5%, of: cleaned}: of the documents that the stages keep.",
+    )
+    max_tokens: Count | None = Field(
+        default=None,
+        description="The most tokens to train on: 10B. Documents count in the order of their shuffle, as long as they fit.",
+    )
     strata: StrataSpec | None = Field(
         default=None, description="By a number of each document: how often and in which order parts are drawn."
     )

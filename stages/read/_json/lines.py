@@ -24,6 +24,7 @@ from datapipe.columns import compute as pc
 from datapipe.kernels.text.jsonlines import BLANK, FRAMED, OTHER, FieldPath, split_lines
 from datapipe.stage import FieldNames, ReadBatch, Rejected
 from datapipe.stage.decoding import EXCERPT_BYTES, Block, too_long
+from datapipe.stage.reader import NOT_SAMPLED
 from stages.read._json.values import kept_columns
 
 _CHANGED = re.compile(r"Column\(/?(.*)\) changed from (\w+) to (\w+)")
@@ -102,16 +103,30 @@ class LineParser:
         """The documents and rejected lines of a block of whole lines."""
         if self.fields.replaces_surrogates:
             block = replace(block, content=_SURROGATES.sub(_without_lone_half, block.content))
-        data = np.frombuffer(block.content, np.uint8)
+        content, data = block.content, np.frombuffer(block.content, np.uint8)
         starts, stops, kinds = split_lines(data)
-        rows, texts, rejects = self._accepted(block.content, starts, stops, kinds)
+        positions, left_out = block.positions(starts), 0
+        if self.fields.sample is not None:
+            is_line = kinds != BLANK
+            chosen = is_line & self.fields.sample.has(positions)
+            chosen[-1:] = is_line[-1:]  # where the file may be cut off
+            left_out = int((is_line & ~chosen).sum())
+            run = _copied(content, starts[chosen], stops[chosen])
+            content, starts, stops, kinds, positions = (
+                bytes(run.content),
+                run.starts,
+                run.stops,
+                kinds[chosen],
+                positions[chosen],
+            )
+            data = np.frombuffer(content, np.uint8)
+        rows, texts, rejects = self._accepted(content, starts, stops, kinds)
         own, known = (data, starts[rows], stops[rows]), np.full((2, len(rows)), -1, np.int64)
         kept = {name: field.values(*own, known) for name, field in self.kept.items()}
         extra, wider = kept_columns(kept, self.fields)
         bad = sorted(rejects)
-        bad_positions = block.positions(starts[bad]).tolist() if bad else []
         return ReadBatch(
-            positions=block.positions(starts[rows]),
+            positions=positions[rows],
             content=texts,
             ids=self.id.values(*own, known)[0],
             extra=extra,
@@ -120,10 +135,11 @@ class LineParser:
                 Rejected(
                     position=position,
                     error=rejects[row],
-                    excerpt=block.content[starts[row] : min(stops[row], starts[row] + EXCERPT_BYTES)],
+                    excerpt=content[starts[row] : min(stops[row], starts[row] + EXCERPT_BYTES)],
                 )
-                for row, position in zip(bad, bad_positions)
+                for row, position in zip(bad, positions[bad].tolist())
             ),
+            passed_over={NOT_SAMPLED: left_out} if left_out else {},
             input_bytes=len(block.content),
         )
 

@@ -281,5 +281,7 @@ def test_resolved_yaml_lacks_new_keys_that_have_their_default(tmp_path: Path):
         "learn",
         "tools",
         "repository",
+        "sample",
+        "max_tokens",
     )
     assert [key for key in new if f"{key}:" in mixture.resolved_yaml()] == []

@@ -9,7 +9,8 @@
 | `below_share` | it is not among the highest scores that make up `keep_share` of what the source has left |
 
 A model is what `datapipe classifier train` writes, or any fastText model (`.bin`, `.ftz`). Its
-score is the probability of one label, or the number that the model predicts.
+score is the probability of one label, or the number that the model predicts. With `label_column` the
+label of the highest probability becomes a column: a topic of 24 beside the quality of another stage.
 
 `keep_share` finds the threshold in each source by itself, over all of its documents: exactly the share of the documents is
 kept, rounded down, or of the bytes of their text, to within the longest document. Documents of the score at the threshold are
@@ -66,6 +67,12 @@ class Classifier(Filter):
     score_column: str | None = Field(
         default=None, min_length=1, description="Name of a new column in kept documents: the score."
     )
+    label_column: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Name of a new column in kept documents: the label of the highest probability; null where fastText knows "
+        "no word of the text. Without `label`, the score is that probability.",
+    )
     write_each: bool = Field(
         default=False, description="Write the score of each of `models` into a column of its name, with `mode: tag` too."
     )
@@ -79,23 +86,31 @@ class Classifier(Filter):
         if (self.model is None) == (not self.models):
             raise ValueError("expected `model: FILE`, or `models: {NAME: FILE, …}` for several")
         decides = not (self.min_score is self.max_score is self.keep_share is None)
-        if not (decides or self.score_column or self.write_each or self.mode == "tag"):
+        if not (decides or self.score_column or self.label_column or self.write_each or self.mode == "tag"):
             raise ValueError(
-                "nothing is decided or written. Set min_score, max_score or keep_share to drop documents, score_column to "
-                "write the score, or `mode: tag` to see the scores first"
+                "nothing is decided or written. Set min_score, max_score or keep_share to drop documents, score_column or "
+                "label_column to write what the model says, or `mode: tag` to see the scores first"
             )
         if self.threshold_from and self.keep_share is None:
             raise ValueError("threshold_from is used with keep_share, and there is none")
         if isinstance(self.label, dict) and self.label.keys() - self.models.keys():
             unknown = min(self.label.keys() - self.models.keys())
             raise ValueError(f"label: there is no model '{unknown}'.{suggest(unknown, self.models)}")
-        if len({scorer.model.kind for scorer in self._open()}) > 1:
+        if self.label_column is not None and self.model is None:
+            raise ValueError("label_column needs `model`: write a stage for each model, with another column and name (`as`)")
+        if self.label_column is not None and self.label_column == self.score_column:
+            raise ValueError(f"label_column: found '{self.label_column}', which is score_column too. Expected another name")
+        scorers = self._open()
+        if self.label_column is not None and scorers[0].model.kind == "number":
+            raise ValueError(f"label_column: {self.model} predicts a number and has no labels. Write score_column instead")
+        if len({scorer.model.kind for scorer in scorers}) > 1:
             raise ValueError("models: some score a probability and some predict a number. Use two stages, one for each kind")
 
     @property
     def writes(self) -> tuple[str, ...]:  # type: ignore[override]
         """The columns that the options name."""
-        return (*([self.score_column] if self.score_column else []), *(self.models if self.write_each else []))
+        columns = (self.label_column, self.score_column)
+        return (*(name for name in columns if name), *(self.models if self.write_each else []))
 
     def input_files(self) -> tuple[str, ...]:
         return tuple(map(str, self._paths.values()))
@@ -121,10 +136,15 @@ class Classifier(Filter):
         return KeptShare(share=share, of=self.share_of, threshold_from=self.threshold_from)
 
     def process(self, batch: DocumentBatch) -> FilterResult:
-        each = [scorer.scores(batch.texts, self.max_chars) for scorer in self._scorers]
+        written: dict[str, pa.Array] = {}
+        if self.label_column is None:
+            each = [scorer.scores(batch.texts, self.max_chars) for scorer in self._scorers]
+        else:
+            scores, written[self.label_column] = self._scorers[0].labelled(batch.texts, self.max_chars)
+            each = [scores]
         combined = np.max(each, axis=0) if self.combine == "max" else np.mean(each, axis=0, dtype=np.float64)
         score = np.asarray(combined, np.float64)
-        written: dict[str, pa.Array] = {self.score_column: pa.array(score)} if self.score_column else {}
+        written |= {self.score_column: pa.array(score)} if self.score_column else {}
         if self.write_each:
             written |= {name: pa.array(scores) for name, scores in zip(self._paths, each)}
         rules = self.rules()
@@ -140,4 +160,5 @@ class Classifier(Filter):
 
     def _open(self) -> list[Scorer]:
         labels = self.label if isinstance(self.label, dict) else dict.fromkeys(self._paths, self.label)
-        return [Scorer.open(path, labels.get(name, ""), POSITIVE) for name, path in self._paths.items()]
+        top = self.label_column is not None
+        return [Scorer.open(path, labels.get(name, ""), POSITIVE, or_top=top) for name, path in self._paths.items()]

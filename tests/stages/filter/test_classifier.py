@@ -7,23 +7,28 @@ import math
 import re
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
 from datapipe.errors import UserError
+from datapipe.models.examples import Examples
+from datapipe.models.fasttext_training import FastTextTrainer
 from datapipe.stage import Filter
 from datapipe.stage.base import KeptShare
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.models.classifier import open_classifier
+from datapipe.stage.models.linear import LinearFile, file_bytes
 from stages.filter._lists.word_lists import read_lists
 from stages.filter.classifier import Classifier
 from stages.filter.toxicity import Toxicity
+from tests.support import corpora, runs
 from tests.support.decisions import opened
-from tests.support.fasttext_files import Recipe
+from tests.support.fasttext_files import NEGATIVES, ONE_VS_ALL, SOFTMAX, TREE, LibraryModel, Recipe
 from tests.support.global_stages import batch_of
 
 TEXTS = ["the cat", "", "und der Hund", "ça va", "the and der", "word " * 50, "the"]
@@ -88,6 +93,86 @@ def test_only_the_first_characters_are_read(models):
 @pytest.mark.parametrize(("written", "share"), [(0.29, Fraction(29, 100)), ("12.5%", Fraction(1, 8)), (1, Fraction(1))])
 def test_share_is_the_decimal_number_that_was_written(models, written, share):
     assert Classifier.model_validate({"model": models[0], "keep_share": written}).kept_share() == KeptShare(share=share)
+
+
+@pytest.mark.parametrize("loss", [TREE, NEGATIVES, SOFTMAX, ONE_VS_ALL])
+def test_top_label_of_24_and_its_score_are_those_of_the_library(tmp_path: Path, loss: int) -> None:
+    names = [f"topic {number}" for number in range(24)]
+    path = Recipe(labels=names, loss=loss, seed=loss).write(tmp_path / "topics.bin")
+    batch = batch_of([*TEXTS, "der der the", "ça ça"])
+    result = opened(Classifier(model=path, label_column="topic", score_column="certainty")).process(batch)
+    best, scores = LibraryModel(path, open_classifier(path).labels).best(*_parts(batch), 1)
+    labels = [None if number < 0 else open_classifier(path).labels[number] for number in best[:, 0].tolist()]
+    assert result.keep.all() and result.columns["topic"].to_pylist() == labels
+    assert None in labels and len(set(labels)) > 2
+    np.testing.assert_allclose(result.columns["certainty"].to_numpy(), scores[:, 0], atol=0.005)
+    named = Classifier(model=path, label="topic 3", label_column="topic", score_column="certainty").process(batch)
+    assert named.columns["topic"] == result.columns["topic"]
+    assert named.columns["certainty"].to_pylist() == _scores(path, "topic 3", batch)
+    least = float(np.median(scores))
+    assert (
+        Classifier(model=path, label_column="topic", min_score=least).process(batch).keep.tolist()
+        == (result.columns["certainty"].to_numpy() >= least).tolist()
+    )
+
+
+def _parts(batch: DocumentBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    offsets, data = batch.buffers
+    return offsets[:-1], offsets[1:], data
+
+
+def _linear(path: Path, kind: Literal["classes", "number"], labels: tuple[str, ...]) -> Path:
+    rng = np.random.default_rng(1)
+    entries = rng.integers(-(1 << 31), 1 << 31, (1 << 10, len(labels))).astype(np.int32)
+    entries = entries & ~0xFF | (entries[:, :1] & 0xFF)
+    sizes: Any = {"word_bits": 10, "character_bits": 0, "scales": np.full(len(labels), 1e-9), "biases": np.zeros(len(labels))}
+    path.write_bytes(file_bytes(LinearFile(kind=kind, labels=labels, entries=entries, **sizes)))
+    return path
+
+
+def test_top_label_of_a_linear_model_has_its_highest_score(tmp_path: Path) -> None:
+    names, batch = tuple(f"topic {number}" for number in range(24)), batch_of(TEXTS)
+    path = _linear(tmp_path / "topics.model", "classes", names)
+    result = Classifier(model=path, label_column="topic", score_column="certainty").process(batch)
+    every = np.array([_scores(path, name, batch) for name in names])
+    assert result.columns["certainty"].to_pylist() == every.max(axis=0).tolist()
+    assert result.columns["topic"].to_pylist() == [names[number] for number in every.argmax(axis=0)]
+
+
+def test_label_column_without_a_meaning_is_refused(tmp_path: Path, models: tuple[Path, Path]) -> None:
+    number = _linear(tmp_path / "number.model", "number", ("score",))
+    for options, error in (
+        ({"models": {"one": models[0]}, "label_column": "topic"}, "write a stage for each model"),
+        ({"model": number, "label_column": "topic"}, "predicts a number and has no labels"),
+        ({"model": models[0], "label_column": "a", "score_column": "a"}, "which is score_column too"),
+    ):
+        with pytest.raises(ValidationError, match=error):
+            Classifier.model_validate(options)
+
+
+@pytest.mark.medium
+def test_topics_of_24_and_quality_are_columns_side_by_side_and_all_documents_stay(
+    tmp_path: Path, models: tuple[Path, Path]
+) -> None:
+    rng, names = np.random.default_rng(1), tuple(f"topic-{number:02d}" for number in range(24))
+    topics = rng.integers(0, 24, 600)
+    texts = [" ".join(f"w{topic}x{word}" for word in rng.integers(0, 5, 12)) for topic in topics]
+    known, targets = pa.array(texts[:400], pa.large_string()), topics[:400].astype(np.float64)
+    examples = Examples(texts=known, targets=targets, labels=names, weights=np.ones(400))
+    (tmp_path / "topics.bin").write_bytes(FastTextTrainer(dim=12, epochs=25, buckets=500, lr=0.5).train(examples))
+    rows: list[Any] = [{"id": str(number), "text": text} for number, text in enumerate(texts[400:])]
+    corpora.write_jsonl(tmp_path / "web.jsonl", rows)
+    used = {"topic": tmp_path / "topics.bin", "quality": models[0]}
+    stages = "".join(
+        f"  - filter.classifier: {{as: {name}, model: {model}, label_column: {name}, score_column: {name}_score}}\n"
+        for name, model in used.items()
+    )
+    path = runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/web.jsonl}}\n", f"stages:\n{stages}", "tokenizer: none\n")
+    run = runs.run_mixture(path, make_engine=runs.InProcess)
+    rows = [row for file in run.snapshot.shards for row in pq.read_table(tmp_path / "out" / file.path).to_pylist()]
+    assert len(rows) == 200 and not run.summary.total.documents.dropped
+    assert np.mean([row["topic"] == names[topic] for row, topic in zip(rows, topics[400:])]) > 0.95
+    assert all(0 < row["topic_score"] <= 1 and row["quality"] in ("0", "hq") and row["quality_score"] >= 0.5 for row in rows)
 
 
 # ------------------------------------------------------------------------------------------------ toxicity

@@ -53,6 +53,11 @@ class CountsByName:
         for name, counts in (other.by_name or {}).items():
             self._add(name, counts)
 
+    def subtract(self, other: CountsByName) -> None:
+        """Takes away the counts of some of its documents."""
+        for name, counts in (other.by_name or {}).items():
+            self._add(name, TokenCounts(**{each: -number for each, number in counts.to_json().items()}))
+
     def count(self, codes: NDArray[np.int64], names: Sequence[str], counted: NDArray[np.int64]) -> None:
         """Adds documents. `codes`: (num_docs,) numbers of `names`. `counted`: (num_docs, 4), the
         fields of `TokenCounts` of each document."""

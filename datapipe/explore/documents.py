@@ -97,7 +97,7 @@ class Inspector:
         lost a file, or those that an earlier version added."""
         if self.snapshot is not None:
             check_one_ledger(self.root, self.snapshot)
-        steps = [step for step in self.steps if step.kind in ("map", "tokenize", "pack")]
+        steps = [step for step in self.steps if step.kind in ("map", "tokenize", "limit", "pack")]
         lost = [path for step in steps for path in self.lost.get(step.id, ())]
         if lost:
             raise UserError(
@@ -122,7 +122,9 @@ class Inspector:
             if file.checksum in published
         }
         inputs = {number: file.path for number, (_, file, _) in self.locator.files.items()}
-        of_tokenize = (file for step in steps if step.kind == "tokenize" for file in step.outputs("drops", TableFile))
+        of_tokenize = (
+            file for step in steps if step.kind in ("tokenize", "limit") for file in step.outputs("drops", TableFile)
+        )
         is_set_aside = any(file.rows for file in of_tokenize)
         return FactFiles(root=self.root, files=files, inputs=inputs, shards=shards, is_set_aside=is_set_aside)
 

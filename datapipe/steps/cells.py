@@ -193,16 +193,18 @@ def cell_hashes(cells: NDArray[np.int64], shuffle_hashes: np.ndarray) -> np.ndar
     return cells.astype(np.uint64) << np.uint64(CELL_SHIFT) | shuffle_hashes >> np.uint64(64 - CELL_SHIFT)
 
 
-def cell_ranges(sizes: Sequence[int], target_bytes: int) -> list[tuple[int, int]]:
+def cell_ranges(sizes: Sequence[int], target_bytes: int, stop: int = 1 << CELL_SHIFT) -> list[tuple[int, int]]:
     """Half-open ranges that cut the space of hashes of token rows into parts of about `target_bytes`: neighbouring cells
-    together, and larger ones by themselves, in even parts. `sizes`: bytes by cell."""
+    together, and larger ones by themselves, in even parts. `sizes`: bytes by cell. `stop`: the hash within each cell from
+    which on no rows are packed."""
     borders, held = list[int](), 0
-    for cell, size in enumerate(sizes):
+    for cell, whole in enumerate(sizes):
+        size = whole * stop >> CELL_SHIFT
         parts = math.ceil(size / target_bytes)
         if cell and (held + size > target_bytes) and held:
             borders.append(cell << CELL_SHIFT)
             held = 0
-        borders += [(cell << CELL_SHIFT) + (part << CELL_SHIFT) // parts for part in range(1, parts)]
+        borders += [(cell << CELL_SHIFT) + part * stop // parts for part in range(1, parts)]
         held = held + size if parts <= 1 else target_bytes
     return list(zip([0, *borders], [*borders, HASH_SPACE])) if any(sizes) else []
 

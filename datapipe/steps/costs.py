@@ -65,6 +65,7 @@ class Texts:
     input: Mapping[str, float]  # in the files of each source
     of_steps: Mapping[str, tuple[float, float]]  # that enter each step of documents and leave it
     cleaned: Mapping[str, float]  # that leave the last segment of each source
+    packed: Mapping[str, float]  # of each source, within its budget of tokens
     sampled: Mapping[str, float]  # of each source, that train the tokenizer
     token_bytes: float  # bytes of token ids for a byte of text
 

@@ -18,6 +18,7 @@ from datapipe.records.outputs import Record
 from datapipe.stage.base import BELOW_SHARE
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import drops_for_others
+from datapipe.steps.budget import LimitMetrics, LimitTask
 from datapipe.steps.kind import Plan, Step
 from datapipe.steps.pack import PackMetrics
 from datapipe.steps.pipeline import BoundStage, GlobalStep
@@ -50,7 +51,7 @@ def source_counts(plan: Plan, source: str) -> SourceCounts:
     steps = steps_of_documents(plan, source)
     parts = [step.totals.documents for step in steps]
     for step, before, after in zip(steps[1:], parts, parts[1:]):
-        if step.is_committed and before.kept != after.read:
+        if step.is_committed and before.kept != after.read and step.kind != LimitTask.kind:
             raise _mismatch(step.id, f"the previous step kept {before.kept} documents, this step read {after.read}")
     total = DocumentCounts(read=parts[0].read, read_bytes=parts[0].read_bytes)
     for step, part in zip(steps, parts):
@@ -58,14 +59,17 @@ def source_counts(plan: Plan, source: str) -> SourceCounts:
         total.counts.update(part.counts)
         total.quarantined += part.quarantined
         total.quarantine_reasons.update(part.quarantine_reasons)
-        if step.is_committed:
+        if step.kind == LimitTask.kind:  # of the generations that have a limit
+            total.kept -= part.read - part.kept
+            total.kept_bytes -= part.read_bytes - part.kept_bytes
+        elif step.is_committed:
             total.kept, total.kept_bytes = part.kept, part.kept_bytes
-    tokenized, packed, written = (plan.of_kind(kind, source) for kind in ("tokenize", "pack", "write"))
+    tokenized, limited, packed, written = (plan.of_kind(kind, source) for kind in ("tokenize", "limit", "pack", "write"))
     of_tokens = [step.own(TokenizeMetrics) for step in tokenized]
     of_files = [step.own(WriteMetrics) for step in written]
     counts = SourceCounts(
         document_counts=total,
-        tokens=sum(own.tokens for own in of_tokens),
+        tokens=sum(own.tokens for own in of_tokens) - sum(step.own(LimitMetrics).tokens for step in limited),
         empty=sum(own.empty for own in (*of_tokens, *of_files)),
         sequences=sum(step.own(PackMetrics).sequences for step in packed[:1]),
         packing=total_by_name(step.own(PackMetrics).packing for step in packed),
@@ -80,7 +84,7 @@ def source_counts(plan: Plan, source: str) -> SourceCounts:
 
 def steps_of_documents(plan: Plan, source: str) -> list[Step]:
     """The steps that may drop or quarantine documents of a source, in order."""
-    return [*plan.of_kind("map", source), *plan.of_kind("tokenize", source)]
+    return [step for kind in ("map", "tokenize", "limit") for step in plan.of_kind(kind, source)]
 
 
 def _check(source: str, counts: SourceCounts, written: list[Step], packed: list[Step]) -> None:

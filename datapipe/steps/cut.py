@@ -184,14 +184,16 @@ def narrowed(summaries: Sequence[pa.RecordBatch], interval: Cut, share: Fraction
     order = np.lexsort((ties, scores))[::-1]
     order = order[is_pair[order]]
     least = weight_above[starts].sum() + np.cumsum(more_at_least[order])
-    most = weight_above[starts].sum() + np.cumsum(more_at_most[order])
+    largest = weight_above[starts].sum() + np.cumsum(more_at_most[order])
 
-    certain = int(np.searchsorted(most, target, side="right"))  # the pairs before this one keep at most the target
+    certain = int(np.searchsorted(largest, target, side="right"))  # the pairs before this one keep at most the target
     too_many = int(np.searchsorted(least, target, side="right"))  # this pair and all below it keep more
+    while 0 < certain < len(order) and _pair(scores, ties, order[certain]) == _pair(scores, ties, order[certain - 1]):
+        certain -= 1  # documents of equal pairs stay together
     kept = _pair(scores, ties, order[certain - 1]) if certain else interval.kept
     if len(order) == int((documents_above[ends] - documents_above[starts]).sum()):  # every document is a pair
         kept_documents = int(documents_above[starts].sum() + more_documents[order[:certain]].sum())
-        kept_weight = int(most[certain - 1]) if certain else int(weight_above[starts].sum())
+        kept_weight = int(largest[certain - 1]) if certain else int(weight_above[starts].sum())
         return Cut(kept=kept, documents=documents, weight=weight, kept_documents=kept_documents, kept_weight=kept_weight)
     dropped = _pair(scores, ties, order[too_many]) if too_many < len(order) else interval.dropped
     return replace(interval, kept=kept, dropped=dropped)

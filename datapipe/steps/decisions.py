@@ -250,7 +250,7 @@ class KeyedRows:
 
     def matches(self, keys: pa.Array) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, pa.RecordBatch]]:
         """Block by block: documents with rows in it, start and stop of the rows of each, and the block."""
-        wanted = _sortable(key_matrix(keys))
+        wanted = sortable(key_matrix(keys))
         low = np.searchsorted(self._lasts, wanted, "left")  # the first block that does not end before the document
         high = np.searchsorted(self._firsts, wanted, "right")
         changes = np.zeros(len(self._blocks) + 1, np.int64)
@@ -259,7 +259,7 @@ class KeyedRows:
         for number in np.flatnonzero(np.cumsum(changes[:-1])):
             rows = self._block(int(number))
             documents = np.flatnonzero((low <= number) & (number < high))
-            row_keys = _sortable(key_matrix(rows.column("key")))
+            row_keys = sortable(key_matrix(rows.column("key")))
             starts = np.searchsorted(row_keys, wanted[documents], "left")
             stops = np.searchsorted(row_keys, wanted[documents], "right")
             has_rows = starts < stops
@@ -268,11 +268,11 @@ class KeyedRows:
 
     def of_each(self, keys: pa.Array) -> Iterator[tuple[int, int, pa.RecordBatch]]:
         """The rows of documents that have one each, in the order of `keys`: of documents [start, stop)."""
-        wanted = _sortable(key_matrix(keys))
+        wanted = sortable(key_matrix(keys))
         numbers_of_blocks = np.minimum(np.searchsorted(self._lasts, wanted, "left"), len(self._blocks) - 1)
         for start, stop in pairwise([*np.flatnonzero(is_first(numbers_of_blocks)).tolist(), len(wanted)]):
             rows = self._block(int(numbers_of_blocks[start]))
-            row_keys = _sortable(key_matrix(rows.column("key")))
+            row_keys = sortable(key_matrix(rows.column("key")))
             found = np.minimum(np.searchsorted(row_keys, wanted[start:stop]), len(row_keys) - 1)
             if (row_keys[found] != wanted[start:stop]).any():
                 raise DatapipeError("a document has no content. This is a defect of datapipe or of a stage of yours")
@@ -324,9 +324,9 @@ def cuts_of(cuts: KeyedRows, keys: pa.Array) -> Cuts:
 def _as_keys(words: Sequence[tuple[int, ...]]) -> np.ndarray:
     """The keys in the words of rows (hash, first half, second half, …), as byte strings that compare like keys."""
     halves = np.array([row[1:3] for row in words], np.uint64).reshape(-1, 2).astype(">u8")
-    return _sortable(halves.view(np.uint8).reshape(-1, KEY_BYTES))
+    return sortable(halves.view(np.uint8).reshape(-1, KEY_BYTES))
 
 
-def _sortable(matrix: np.ndarray) -> np.ndarray:
+def sortable(matrix: np.ndarray) -> np.ndarray:
     """Keys as (num_docs,) byte strings, which NumPy compares like memory; all have 16 bytes."""
     return np.ascontiguousarray(matrix).view(f"S{KEY_BYTES}").reshape(-1)

@@ -136,5 +136,7 @@ def _texts(request: Request, plan: Plan, kept: KeptText) -> Texts:
     training_texts = {name: text * share for name, text in cleaned.items()}
     known = plan.tokenizer or training
     id_bytes = 4 if known is None else token_type(known.vocab_size).bit_width // 8  # the wider ones where neither is known
-    of_tokens = {"sampled": training_texts, "token_bytes": id_bytes / BYTES_PER_TOKEN}
+    budgets = {name: request.mixture.sources[name].max_tokens or math.inf for name in cleaned}
+    packed = {name: min(text, budgets[name] * BYTES_PER_TOKEN) for name, text in cleaned.items()}
+    of_tokens = {"packed": packed, "sampled": training_texts, "token_bytes": id_bytes / BYTES_PER_TOKEN}
     return Texts(input=read, of_steps=of_steps, cleaned=cleaned, **of_tokens)

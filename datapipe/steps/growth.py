@@ -54,6 +54,10 @@ class Files:
     def __add__(self, other: Self) -> Self:
         return type(self)(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
 
+    def part(self, share: float) -> Self:
+        """The part of a range of hashes, which all files have."""
+        return replace(self, bytes=self.bytes * share, row_bytes=self.row_bytes * share)
+
     def grown(self, factor: float, number: float) -> Self:
         """Of so many times the bytes in `number` files, which overlap as these do."""
         if not self.number:

@@ -17,7 +17,7 @@ Versions of libraries enter where they decide what a later step reads, or bytes 
 | kind | libraries, beside those of its stages and readers | why |
 |---|---|---|
 | map, reduce | Unicode tables of Python | they define letters and words |
-| merge, gather | none | integers and keys are sorted, and their order is unique |
+| merge, gather, size, limit | none | integers and keys are sorted, and their order is unique |
 | rank, narrow, cells, cell_sizes | none | scores and names are compared, and integers added |
 | grid | pyarrow | it reads numbers from text |
 | sample | Unicode, pyarrow | letters end words; pyarrow groups the words, and their order decides between equal pairs |

@@ -17,6 +17,8 @@ Rows in too many sorted runs are merged before they are reduced, and token rows 
     train      counted words                                      ─▶  tokenizer.json
     tokenize   documents                                          ─▶  token rows to exchange, of each part of the source
     cell_sizes bytes of token rows by cell                        ─▶  their sums
+    size       token rows of a source with a budget of tokens     ─▶  the tokens of each document, for rank and narrow
+    limit      these, and the cut that narrow has found           ─▶  drops
     pack       a hash range of the token rows                     ─▶  shards
     write      documents                                          ─▶  files of text, in a run without a tokenizer
     fold       small files of many tasks of a step                ─▶  the same, added up
@@ -28,6 +30,7 @@ again whenever a step ends, and a resumed run passes the committed steps at once
 from collections.abc import Sequence
 
 from datapipe.config.mixture import Mixture
+from datapipe.steps.budget import LimitTask, SizeTask
 from datapipe.steps.fold import FoldTask
 from datapipe.steps.grid import CellSizesTask, CellsTask, GridTask
 from datapipe.steps.kind import LookUp, Plan, Planning, Step, StepKind
@@ -44,7 +47,7 @@ from datapipe.steps.write import WriteTask
 
 KINDS: list[StepKind] = [
     *(MapTask, ReduceTask, MergeTask, GatherTask, RankTask, NarrowTask, SampleTask, TrainTask),
-    *(GridTask, CellsTask, TokenizeTask, FoldTask, CellSizesTask, PackTask, WriteTask),
+    *(GridTask, CellsTask, TokenizeTask, FoldTask, CellSizesTask, SizeTask, LimitTask, PackTask, WriteTask),
 ]
 """Every kind of work, each after those that its steps follow."""
 

@@ -108,11 +108,13 @@ def merged(
     bucket_bytes: int,
     uses: str,
     ranges: Mapping[str, Sequence[tuple[int, int]]] | None = None,
+    stops: Mapping[str, int] = {},
     **common: Any,
 ) -> Tables | None:
     """The tables in so few sorted runs that the tasks of the step `before` read little more than their rows, or None while
     they are not merged. `num_buckets`: how many of these tasks read each table. `bucket_bytes`: of rows in a merge task.
-    `ranges`: of tables whose rows are spread unevenly, ranges of about equal sizes. `common`: fields of all merge tasks."""
+    `ranges`: of tables whose rows are spread unevenly, ranges of about equal sizes. `stops`: hashes, by table, from which on no
+    task reads its rows. `common`: fields of all merge tasks."""
     merged, level = {name: runs.with_group_keys(files) for name, files in tables.items()}, 1
     most_runs = {name: runs.most_runs(sum(file.bytes for file in files), num_buckets[name]) for name, files in tables.items()}
     while wide := [name for name in tables if runs.fan_in([keyed.file for keyed in merged[name]]) > most_runs[name]]:
@@ -121,7 +123,8 @@ def merged(
         for name in wide:
             groups, merged[name] = runs.merge_groups(merged[name], most_runs[name])
             for group in groups:
-                own += by_range({name: group.files}, bucket_bytes, (ranges or {}).get(name))
+                of_table = (ranges or {}).get(name), stops.get(name, HASH_SPACE)
+                own += by_range({name: group.files}, bucket_bytes, *of_table)
                 group_keys += [group.group_key] * (len(own) - len(group_keys))
         step_id, limit_bytes = f"{before}.merge-{level}", bucket_bytes * 5 // 4
         step = planning.add(MergeTask, step_id, label, own, [uses], limit_bytes=limit_bytes, **common)
@@ -164,10 +167,11 @@ def num_ranges(total_bytes: float, bucket_bytes: int) -> int:
     return math.ceil(total_bytes / bucket_bytes)
 
 
-def hash_ranges(total_bytes: int, bucket_bytes: int) -> list[tuple[int, int]]:
-    """Half-open ranges that cut the space of 64-bit hashes into buckets of about `bucket_bytes` each; none for nothing."""
-    count = num_ranges(total_bytes, bucket_bytes)
-    borders = [HASH_SPACE * number // count for number in range(count)] + [HASH_SPACE]
+def hash_ranges(total_bytes: int, bucket_bytes: int, stop: int = HASH_SPACE) -> list[tuple[int, int]]:
+    """Half-open ranges that cut the space of 64-bit hashes, up to `stop`, into buckets of about `bucket_bytes` each; none for
+    nothing. `total_bytes`: of the whole space."""
+    count = num_ranges(total_bytes * stop // HASH_SPACE, bucket_bytes)
+    borders = [stop * number // count for number in range(count)] + [stop]
     return list(zip(borders[:-1], borders[1:])) if count else []
 
 
@@ -175,18 +179,20 @@ def row_bytes(tables: Tables) -> int:
     return sum(file.row_bytes for files in tables.values() for file in files)
 
 
-def by_range(tables: Tables, bucket_bytes: int | None, even: Sequence[tuple[int, int]] | None = None) -> Iterator[Fields]:
-    """The fields of a task for each hash range of about `bucket_bytes` (None: one range): the files
+def by_range(
+    tables: Tables, bucket_bytes: int | None, even: Sequence[tuple[int, int]] | None = None, stop: int = HASH_SPACE
+) -> Iterator[Fields]:
+    """The fields of a task for each hash range of about `bucket_bytes` (None: one range) up to `stop`: the files
     that may have rows in it, by checksum; none for a range without any. `even`: ranges with about
     as many rows each; None where equal ranges have."""
     total = row_bytes(tables)
-    ranges = hash_ranges(total, bucket_bytes or total)
+    ranges = hash_ranges(total, bucket_bytes or total, stop)
     if even is not None:
         borders = sorted({even[len(even) * number // len(ranges)][0] for number in range(len(ranges))} - {0})
         ranges = list(zip([0, *borders], [*borders, HASH_SPACE])) if ranges else []
-    for (start, stop), of_range in zip(ranges, overlapping(tables, ranges)):
+    for (begin, end), of_range in zip(ranges, overlapping(tables, ranges)):
         if any(of_range.values()):
-            yield {"tables": of_range, "start": start, "stop": stop}
+            yield {"tables": of_range, "start": begin, "stop": end}
 
 
 def overlapping(tables: Tables, ranges: Iterable[tuple[int, int]]) -> Iterator[Tables]:

@@ -38,10 +38,12 @@ from datapipe.rng import mix64, seed_for
 from datapipe.shards import schemas
 from datapipe.shards.shard_table import ShardGroup, shard_path, with_digest
 from datapipe.shards.writer import BATCH_BYTES, CellOfRows, ShardWriter, shard_schema
+from datapipe.steps.budget import budget_shares, budget_stop
 from datapipe.steps.cells import CELL_SHIFT, again_borders, borders_within, cell_of_border, cell_ranges
+from datapipe.steps.costs import StepCost, Texts, seconds_of
 from datapipe.steps.grid import CellSizesMetrics, names_of
 from datapipe.steps.growth import Files, Growth, Reads, StepSize
-from datapipe.steps.kind import LEFT_OUT, WHERE_GIVEN, Fields, Planning, Task, checksums, entering
+from datapipe.steps.kind import LEFT_OUT, WHERE_GIVEN, Fields, Plan, Planning, Step, Task, checksums, entering
 from datapipe.steps.merge import grow_merged, hash_ranges, merged, num_ranges, overlapping, row_bytes
 from datapipe.steps.tokenize import training_parts
 from datapipe.storage.root import Root
@@ -80,6 +82,7 @@ class PackTask(Task):
     options = (
         *("seed", "pack", "shards"),
         *("sources.SOURCE.strata.by", "sources.SOURCE.strata.bounds", "sources.SOURCE.split.by", "sources.SOURCE.split.repeat"),
+        "sources.SOURCE.max_tokens",
     )
 
     files: tuple[ExchangeFile, ...] = field(metadata=entering(checksums))
@@ -101,6 +104,8 @@ class PackTask(Task):
     # of its cells that are repeated a broken number of times, the hash below which rows are drawn once more (`again_borders`);
     # None where there are no cells
     again: tuple[int, ...] | None = field(default=None, metadata=WHERE_GIVEN)
+    # of a source with cells, the hash within each from which on its rows are beyond the budget of the source; None for all rows
+    within: int | None = field(default=None, metadata=WHERE_GIVEN)
     # where the shards are published: below this folder, as this part of the source
     folder: str = field(default="", metadata=LEFT_OUT)
     part: int | None = field(default=None, metadata=LEFT_OUT)
@@ -170,18 +175,24 @@ class PackTask(Task):
             "validation": ("validation", None),
         }
         ranges = rows = None
-        if is_ready:
+        stop = budget_stop(planning, source)
+        if is_ready and stop is not None:
+            stops = {} if split is not None else {table: stop for table, part in parts.items() if part[0] == "train"}
             tables = {table: tokenized.outputs(table, ExchangeFile) for table in parts}
             target_bytes = planning.mixture.shards.target_bytes
-            ranges = {table: hash_ranges(row_bytes({table: files}), target_bytes) for table, files in tables.items()}
+            ranges = {
+                table: hash_ranges(row_bytes({table: files}), target_bytes, stops.get(table, HASH_SPACE))
+                for table, files in tables.items()
+            }
             if split is not None:
-                ranges["train"] = cell_ranges(sizes, target_bytes)
+                ranges["train"] = cell_ranges(sizes, target_bytes, _within_cell(stop))
             num_buckets = {table: len(of_table) for table, of_table in ranges.items()}
             bucket_bytes, uneven = _merged_bytes(planning.bucket_bytes), None if split is None else {"train": ranges["train"]}
-            common = {"uses": cls.kind, "source": source, "ranges": uneven}
+            common = {"uses": cls.kind, "source": source, "ranges": uneven, "stops": stops}
             rows = merged(planning, f"{source}/pack", "merge token rows", tables, num_buckets, bucket_bytes, **common)
         for length in planning.mixture.pack.sequence_length:
-            tasks = None if ranges is None or rows is None else _tasks(parts, rows, ranges, again)
+            of_cells = None if again is None or stop is None else (again, _within_cell(stop) if stop < HASH_SPACE else None)
+            tasks = None if ranges is None or rows is None else _tasks(parts, rows, ranges, of_cells)
             cls._plan_length(planning, source, length, tasks)
 
     @classmethod
@@ -213,18 +224,30 @@ class PackTask(Task):
         )
 
     @classmethod
+    def cost(cls, plan: Plan, step: Step, texts: Texts) -> Iterator[StepCost]:
+        text = texts.packed[step.source]
+        yield StepCost(text * texts.token_bytes, seconds_of(text, cls.mb_per_s))
+
+    @classmethod
     def grow(cls, growth: Growth, step: StepSize) -> None:
         """As many tasks as there are ranges in the parts of the source. Rows are merged once for all lengths."""
         strata, tables = growth.mixture.sources[step.source].strata, growth.tables.get(f"{step.source}/pack")
         written = growth.steps[f"{step.source}/tokenize"].writes
         names = [*training_parts(strata and strata.bounds).values(), "validation"]
         target_bytes = growth.mixture.shards.target_bytes
-        ranges = {name: num_ranges(written.get(name, Files()).row_bytes, target_bytes) for name in names}
+        share_before, share = budget_shares(growth, step.source)
+        rows = {name: written.get(name, Files()).part(1.0 if name == "validation" else share) for name in names}
+        ranges = {name: num_ranges(files.row_bytes, target_bytes) for name, files in rows.items()}
         if tables is None:
-            rows = {name: written.get(name, Files()) for name in names}
             tables = grow_merged(growth, step, rows, ranges, _merged_bytes(growth.bucket_bytes))
             growth.tables[f"{step.source}/pack"] = tables
-        growth.add(step, sum(ranges.values()), *(Reads.by_range(tables[name], ranges[name]) for name in names))
+        reads = (Reads.by_range(tables[name], ranges[name]) for name in names)
+        growth.add(step, sum(ranges.values()), *reads, factor=growth.sources[step.source].factor * share / share_before)
+
+
+def _within_cell(stop: int) -> int:
+    """The hash of token rows within a cell that a shuffle hash becomes."""
+    return -(-stop >> (64 - CELL_SHIFT))
 
 
 def _merged_bytes(bucket_bytes: int) -> int:
@@ -233,14 +256,20 @@ def _merged_bytes(bucket_bytes: int) -> int:
 
 
 def _tasks(
-    parts: Mapping[str, _Part], rows: Tables, ranges: Mapping[str, list[tuple[int, int]]], again: Sequence[int] | None
+    parts: Mapping[str, _Part],
+    rows: Tables,
+    ranges: Mapping[str, list[tuple[int, int]]],
+    cells: tuple[Sequence[int], int | None] | None,
 ) -> Iterator[Fields]:
-    """One task per hash range of each part, which is about one shard. `again`: of all cells; None where there are none."""
+    """One task per hash range of each part, which is about one shard. `cells`: `again` of all cells, and `within`; None where
+    there are none."""
     for table, (split, stratum) in parts.items():
         of_part = {"split": split, "stratum": stratum}
         files = overlapping({table: rows[table]}, ranges[table])
         for bucket, ((start, stop), of_range) in enumerate(zip(ranges[table], files)):
-            of_cells = {} if again is None or split != "train" else {"again": borders_within(again, start, stop)}
+            of_cells: Fields = {}
+            if cells is not None and split == "train":
+                of_cells = {"again": borders_within(cells[0], start, stop), "within": cells[1]}
             yield {**of_part, **of_cells, "files": of_range[table], "start": start, "stop": stop, "bucket": bucket}
 
 
@@ -284,6 +313,9 @@ def _pools(task: PackTask, slices: Iterator[pa.RecordBatch]) -> Iterator[tuple[C
         yield cell, _joined(held)
 
 
+_OF_SHUFFLE = np.uint64((1 << CELL_SHIFT) - 1)  # the bits of a token row's hash that are of the shuffle hash
+
+
 def _by_cell(task: PackTask, slices: Iterator[pa.RecordBatch]) -> Iterator[tuple[CellOfRows | None, pa.RecordBatch]]:
     """Sorted rows, cut where another cell begins, and within a cell where rows end that an epoch has once more."""
     borders = {cell_of_border(border): border for border in task.again or ()}
@@ -296,8 +328,11 @@ def _by_cell(task: PackTask, slices: Iterator[pa.RecordBatch]) -> Iterator[tuple
         starts = [*np.flatnonzero(is_first(cells)).tolist(), len(cells)]
         for start, stop in pairwise(starts):
             cell = int(cells[start])
-            middle = start + int(np.searchsorted(hashes[start:stop], np.uint64(borders.get(cell, 0))))
-            for is_again, begin, end in ((True, start, middle), (False, middle, stop)):
+            last = stop
+            if task.within is not None:
+                last = start + int(np.searchsorted(hashes[start:stop] & _OF_SHUFFLE, np.uint64(task.within)))
+            middle = min(last, start + int(np.searchsorted(hashes[start:stop], np.uint64(borders.get(cell, 0)))))
+            for is_again, begin, end in ((True, start, middle), (False, middle, last)):
                 if begin < end:
                     yield (cell, is_again), rows.slice(begin, end - begin)
 

@@ -32,6 +32,8 @@ from datapipe.steps.measuring import Measurement
 from datapipe.steps.pipeline import BoundStage, RankingStep
 from datapipe.storage.root import Root
 
+BUDGET = "max_tokens"
+"""The name of the cut by the tokens of a source (`budget.py`), which is no filter."""
 _SPLIT = "split."
 
 
@@ -114,6 +116,10 @@ class NarrowTask(_OfFilter):
         return {}, metrics
 
     @classmethod
+    def options_of(cls, step: Step) -> tuple[str, ...]:
+        return (f"sources.SOURCE.{BUDGET}",) if _filter_of(step.id).startswith(BUDGET) else ()
+
+    @classmethod
     def grow(cls, growth: Growth, step: StepSize) -> None:
         ranked = growth.steps[step.id.replace("/narrow-", "/rank-")]
         growth.add(step, 1, *map(Reads.whole, ranked.writes.values()))
@@ -137,11 +143,6 @@ def _alone(values: list[Any]) -> Any:
 def name_in_split(column: str) -> str:
     """The name under which the scores of a column by which a source is split are ranked."""
     return f"{_SPLIT}{column}"
-
-
-def is_of_split(step: Step) -> bool:
-    """Whether a step finds the borders of a split."""
-    return _filter_of(step.id).startswith(_SPLIT)
 
 
 def scores_of(stage: str) -> str:

@@ -121,12 +121,8 @@ class TokenizeTask(Task):
     options = (
         *("seed", "validation", "execution.bucket_bytes"),
         *("sources.SOURCE.strata.by", "sources.SOURCE.strata.bounds", "sources.SOURCE.split.by"),
-        *(
-            "sources.SOURCE.fim",
-            "sources.SOURCE.document_prefix",
-            "sources.SOURCE.max_document_tokens",
-            "sources.SOURCE.longer",
-        ),
+        *("sources.SOURCE.fim", "sources.SOURCE.document_prefix"),
+        *("sources.SOURCE.max_document_tokens", "sources.SOURCE.longer"),
     )
 
     before: str  # fingerprint of the task that wrote `documents`

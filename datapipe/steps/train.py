@@ -67,7 +67,7 @@ class SampleTask(Task):
     """Counts the words, by `pattern`, of the documents whose keyed hash is below `fraction`, except those held out."""
 
     kind, version, of_tokens, libraries = "sample", 1, True, _OF_WORDS
-    options = ("seed", "tokenizer", "mixture", "sources.*.weight")
+    options = ("seed", "tokenizer", "mixture", "sources.*.weight", "sources.*.max_tokens")
 
     before: str  # fingerprint of the task that wrote `documents`
     documents: tuple[TableFile, ...] = field(metadata=LEFT_OUT)  # they follow from `before`
@@ -102,7 +102,10 @@ class SampleTask(Task):
             return
         cleaned = [planning.cleaned(name) for name in planning.request.sources]
         kept = {step.source: step.totals.documents.kept_bytes for step in cleaned}
-        shares = shares_of(mixture, {name: math.ceil(size / BYTES_PER_TOKEN) for name, size in kept.items()})
+        tokens = {name: math.ceil(size / BYTES_PER_TOKEN) for name, size in kept.items()}
+        shares = shares_of(
+            mixture, {name: min(size, mixture.sources[name].max_tokens or size) for name, size in tokens.items()}
+        )
         fractions = sample_fractions(kept, shares, training.sample_bytes, mixture.validation)
         ready = all(step.is_committed for step in cleaned)
         for step in cleaned:

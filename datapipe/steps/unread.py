@@ -2,7 +2,7 @@
 
     documents              read by a task or two of each step that follows on the source: they go with the last of these
     rows, scores, samples  read by all tasks of a step: they go with the step
-    facts of documents     read by no task
+    facts of documents     read by no task, but for those of kept documents where a budget drops some
 
 A step that has no tasks yet may still get tasks that read a file, so a file waits until all such steps have theirs. Readers of
 the documents of a segment are known with the tasks of the next segment, those of the tables of a global stage with the tasks
@@ -26,8 +26,7 @@ from datapipe.records.outputs import CELL_SIZES, CELLS, HELD_OUT_TEXTS, TRAINING
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import CONTENTS, FINAL_TABLES
 from datapipe.steps.kind import Plan, Step, Task
-from datapipe.steps.pipeline import GlobalStep, RankingStep
-from datapipe.steps.rank import is_of_split
+from datapipe.steps.pipeline import GlobalStep
 
 KeepWork = Literal["none", "resume", "inspect"]
 
@@ -37,7 +36,9 @@ PUBLISHED = frozenset({"shards", "files"})
 
 _ALWAYS = frozenset({"tokenizer", "quarantine", "measured", "borderline", "survivors", "findings", "used_ids"})
 _ALWAYS |= {TRAINING_TEXTS, HELD_OUT_TEXTS, CELLS}
-_FACTS = frozenset({("map", "kept"), ("map", "drops"), ("pack", "packed")})  # kinds of tasks, and of their files
+_FACTS = frozenset(
+    {("map", "kept"), ("pack", "packed"), *((kind, "drops") for kind in ("map", "tokenize", "limit"))}
+)  # kinds of tasks, and of their files
 _EMITTED, _FOLDED = "emitted.", "folded."
 
 
@@ -95,6 +96,8 @@ class UnreadFiles:
 
     def _is_read(self, step: Step, kind: str) -> bool:
         """Whether all tasks that read files of a kind, of a committed step, are known and committed."""
+        if (step.kind, kind) == ("map", "kept"):
+            return all(each.is_committed for each in self._of_source(step, ("limit",)))
         if (step.kind, kind) in _FACTS:
             return True
         group = next((each for each in self.plan.pipeline.global_steps if step.id.startswith(f"{each.id}/")), None)
@@ -109,13 +112,14 @@ class UnreadFiles:
             if isinstance(after, GlobalStep) and kind.startswith(_EMITTED):
                 return self._is_exchanged(after, kind.removeprefix(_EMITTED))
             return self._after(step).tasks is not None
-        if step.kind == "grid" or (step.kind == "rank" and f"{step.source}/cells" in self._steps and is_of_split(step)):
+        if step.kind == "grid":
             return self._steps[f"{step.source}/cells"].is_committed
         if step.kind == "rank":
-            return all(self._steps[after].tasks is not None for after in self._after_ranking(step))
+            return self._steps[step.id.replace("/rank-", "/narrow-")].is_committed
         if kind.removeprefix(_FOLDED) == CELL_SIZES:
             return all(each.is_committed for each in self._of_source(step, ("cell_sizes",)))
-        readers = {"sample": ("train",), "fold": ("train",), "tokenize": ("pack",), "merge": ("pack",)}.get(step.kind)
+        of_tokens = {"tokenize": ("pack",), "merge": ("pack",), "size": ("limit",)}
+        readers = {"sample": ("train",), "fold": ("train",), **of_tokens}.get(step.kind)
         return readers is not None and all(each.is_committed for each in self._of_source(step, readers))
 
     def _is_exchanged(self, group: GlobalStep, table: str) -> bool:
@@ -134,11 +138,6 @@ class UnreadFiles:
 
     def _after(self, step: Step) -> Step:
         return self._steps[self.plan.pipeline.map_step(step.source, self._segment(step) + 1)]
-
-    def _after_ranking(self, step: Step) -> Iterator[str]:
-        for number, ending in enumerate(self.plan.pipeline.after[step.source]):
-            if isinstance(ending, RankingStep):
-                yield self.plan.pipeline.map_step(step.source, number + 1)
 
     def _of_source(self, step: Step, kinds: Iterable[str]) -> list[Step]:
         """The steps of some kinds that serve the source of a step, or all sources."""

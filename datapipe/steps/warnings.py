@@ -10,6 +10,7 @@ from datapipe.errors import suggest
 from datapipe.metrics import DocumentCounts, Packing, UnreadableFile, Work, total_by_name
 from datapipe.quantities import counted, rate_mb_per_s
 from datapipe.stage.base import LANGUAGE_SETTINGS, OF_KIND, OTHER_KIND, PHONE_REGIONS
+from datapipe.steps.budget import OVER_BUDGET
 from datapipe.steps.counts import (
     MOST_LOST,
     Loss,
@@ -227,7 +228,7 @@ def _of_losses(request: Request, source: str, counts: SourceCounts) -> Iterator[
     if not counts.is_complete or not documents.read:
         return
     yield from _empty(source, counts, request.mixture.sources[source].text)
-    if documents.kept / documents.read < LEAST_KEPT * asked_share(stages):
+    if (documents.kept + documents.dropped[OVER_BUDGET]) / documents.read < LEAST_KEPT * asked_share(stages):
         yield _few_kept(source, documents)
         return
     for loss in losses(documents, stages):
@@ -249,7 +250,7 @@ def _lost(output: str, source: str, loss: Loss) -> RunWarning:
 
 
 def _empty(source: str, counts: SourceCounts, text_field: str) -> Iterator[RunWarning]:
-    kept, empty = counts.document_counts.kept, counts.empty
+    kept, empty = counts.document_counts.kept + counts.document_counts.dropped[OVER_BUDGET], counts.empty
     if kept and empty / kept > MOST_EMPTY:
         text = (
             f"{empty:,} of {counted(kept, 'document')} ({empty / kept:.2%}) have no text: it is empty, or "

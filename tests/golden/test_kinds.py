@@ -28,6 +28,8 @@ GOLDEN: dict[str, tuple[int, str]] = {
     "sample": (1, "4319d07a511c5897"),
     "train": (1, "6b78b6515ebd86f4"),
     "tokenize": (3, "37c0bd622a5a47ff"),
+    "size": (1, "f76788e570e005da"),
+    "limit": (1, "4bbe6e8d4d8f14ec"),
     "pack": (1, "97330a0fb093318e"),
     "grid": (1, "9dfa6604c2fa0c5d"),
     "cells": (1, "714bd3bc02e404e5"),
@@ -62,12 +64,15 @@ def test_rows_of_every_kind_are_those_of_its_version(tmp_path: Path, monkeypatch
     split = source + ", split: {by: [{column: quality, quantiles: 3}], repeat: {'2': 1.5}}}\n"
     of_cells = runs.write_mixture(tmp_path, split, scored, _TAIL, "cells.yaml")
     digests: dict[str, Any] = {kind.kind: xxhash.xxh3_64() for kind in KINDS}
-    for path, overrides in ((mixture, ()), (mixture, ("tokenizer=none",)), (of_cells, (f"output={tmp_path}/cells",))):
+    several = [
+        *((mixture, overrides, list(digests)) for overrides in ((), ("tokenizer=none",))),
+        (of_cells, (f"output={tmp_path}/cells",), OF_CELLS),
+        (mixture, ("sources.web.max_tokens=2k",), ("size", "limit")),
+    ]
+    for path, overrides, kinds in several:
         finished = runs.run_mixture(path, overrides=overrides, make_engine=runs.InProcess)
         root = Root(str(finished.mixture.output))
-        for step in finished.plan.steps:
-            if path is of_cells and step.kind not in OF_CELLS:
-                continue
+        for step in (step for step in finished.plan.steps if step.kind in kinds):
             for record in step.records:
                 for name, files in sorted(record.outputs.items()):
                     rows = repr((step.id, name, [rows_of(root, file) for file in files])).replace(record.fingerprint, "task")

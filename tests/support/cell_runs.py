@@ -94,6 +94,11 @@ def is_again(key: bytes, times: Fraction) -> bool:
     return (_hash(shuffle_hash, key, SEED) >> 14) < (times % 1) * 2**50
 
 
+def shuffled(key: bytes) -> int:
+    """The position of a document in the shuffle of a source with cells."""
+    return _hash(shuffle_hash, key, SEED) >> 14
+
+
 def repeat_of(cell: str) -> Fraction:
     language, _, part = cell.split("/")
     return (

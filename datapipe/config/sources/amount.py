@@ -64,6 +64,11 @@ def amount_problems(
         if source.max_tokens is not None and not has_tokens:
             text = "needs a tokenizer, and tokenizer: none writes text. Leave it out; `sample: 5%` takes a share of documents"
             yield (*path, "max_tokens"), text
+        if source.max_tokens is not None and any(use.alias == "max_tokens" for use in stages[name]):
+            yield (
+                path,
+                "a stage has the name max_tokens, by which steps of the budget are called. Give it another one with `as`",
+            )
         if sample is None:
             continue
         if sample.of == "input" and source.repository is not None and source.repository.group_by is not None:

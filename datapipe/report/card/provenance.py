@@ -20,6 +20,7 @@ from datapipe.config.sources.provenance import CostSpec
 from datapipe.report.records import Cost, Entry, Kept, Origin, ReportProvenance, Summary
 from datapipe.shards.source_entry import Provenance
 from datapipe.stage.licenses import UNKNOWN
+from datapipe.steps.budget import LimitMetrics
 from datapipe.steps.kind import Plan, Step
 from datapipe.steps.tokenize import TokenizeMetrics
 from datapipe.steps.write import WriteMetrics
@@ -81,6 +82,8 @@ def _counted(plan: Plan, source: str) -> CountsByName:
     for kind, numbers in (("tokenize", TokenizeMetrics), ("write", WriteMetrics)):
         for step in plan.of_kind(kind, source):
             total.add(step.own(numbers).licenses)
+    for step in plan.of_kind("limit", source):
+        total.subtract(step.own(LimitMetrics).licenses)
     return total
 
 

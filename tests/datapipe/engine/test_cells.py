@@ -191,3 +191,24 @@ def test_columns_that_make_no_cells_are_refused(tmp_path, by, message):
     source = f"  crawl: {{path: {tmp_path}/crawl.jsonl, keep: [number, id_of, topic, language], split: {{by: {by}}}}}"
     with pytest.raises(UserError, match=message):
         runs.run_mixture(runs.write_mixture(tmp_path, source, "", cell_runs.TAIL), **IN_PROCESS)
+
+
+def test_budget_of_a_source_with_cells_keeps_the_first_documents_of_the_shuffle_of_all_cells(tmp_path, corpus, reference, kept):
+    mixture = cell_runs.write_mixture(tmp_path, corpus)
+    run = runs.run_mixture(mixture, overrides=["sources.crawl.max_tokens=9k"], **IN_PROCESS)
+    root, of_document = Root(run.mixture.output), kept.cells()
+    tokenizer = Tokenizer.from_buffer(root.read_bytes("tokenizer.json"))
+    lengths = {key: len(tokenizer.encode(row["text"]).ids) + 1 for key, row in kept.documents.items()}
+    found, tokens, held_out = cell_runs.in_shards(root, run.snapshot, 32)
+    chosen, used = set[bytes](), 0
+    for key in sorted(of_document.keys() - held_out, key=cell_runs.shuffled):
+        used += lengths[key]
+        if used > 9000:
+            break
+        chosen.add(key)
+    assert set().union(*found.values()) == chosen and len(chosen) < len(of_document) - len(held_out)
+    assert all(of_document[key] == cell for (cell, _), keys in found.items() for key in keys)
+    for (cell, again), keys in found.items():
+        assert {cell_runs.is_again(key, cell_runs.repeat_of(cell)) for key in keys} == {again}
+    assert sum(tokens.values()) == sum(lengths[key] for key in chosen)
+    assert verify_snapshot(root, run.snapshot) == []

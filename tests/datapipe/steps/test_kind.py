@@ -16,6 +16,7 @@ from datapipe.records import versions
 from datapipe.records.outputs import Content, ExchangeFile, Record, TableFile, TokenizerFile
 from datapipe.stage import InputFile, Reader, Split
 from datapipe.stage.reader import FieldNames
+from datapipe.steps.budget import LimitTask, SizeTask
 from datapipe.steps.cells import Axis
 from datapipe.steps.cut import Cut, Pair
 from datapipe.steps.decisions import Decisions
@@ -289,6 +290,14 @@ TASKS: list[tuple[Task, dict[str, Any]]] = [
         },
     ),
     (
+        SizeTask(**COMMON, name="max_tokens", before="tokenize", rows=(_rows(),)),
+        {"name": "max_tokens+1", "before": "other", "has_cells": True},
+    ),
+    (
+        LimitTask(**COMMON, before="tokenize", sizes=(_table(),), kept=(_table(),), cut=Cut(), num_docs=1, text_bytes=9),
+        {"before": "other", "cut": Cut(kept=Pair(score=1, tie=0)), "license_column": "terms", "around": 1},
+    ),
+    (
         PackTask(
             **COMMON,
             **RANGE,
@@ -320,6 +329,7 @@ TASKS: list[tuple[Task, dict[str, Any]]] = [
             "format": "parquet",
             "target_bytes": 10,
             "again": (5,),
+            "within": 6,
         },
     ),
 ]
@@ -331,6 +341,11 @@ LEFT_OUT: dict[str, Any] = {
     "resources": (("num_cpus", 2.0),),
     "documents": (_table("y"),),
     "limit_bytes": 2,
+    "rows": (_rows("y"),),
+    "sizes": (_table("y"),),
+    "kept": (_table("y"),),
+    "num_docs": 2,
+    "text_bytes": 10,
 }
 
 
@@ -369,6 +384,8 @@ USED = {
     "sample": "pyarrow=1 unicode=1",
     "train": "fastokens=1 pyarrow=1 tokenizers=1 unicode=1",
     "tokenize": "fastokens=1 pyarrow=1 tokenizers=1",
+    "size": "",
+    "limit": "",
     "pack": "pyarrow=1",
     "fold": "pyarrow=1",
 }

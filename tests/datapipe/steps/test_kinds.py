@@ -103,7 +103,7 @@ def test_kind_that_is_added_runs_and_is_estimated_and_explained_as_the_others_ar
     counted, (step,) = _counted(finished, toy), finished.plan.of_kind("count_words")
     assert len(counted) == len(finished.plan.of_kind("map")[-1].records) > 4
     assert all(int(content) == words > 0 for words, content in counted.values())
-    texts = Texts(input={}, of_steps={}, cleaned={"web": 4e8}, sampled={}, token_bytes=0.5)
+    texts = Texts(input={}, of_steps={}, cleaned={"web": 4e8}, packed={"web": 4e8}, sampled={}, token_bytes=0.5)
     assert sum(cost.seconds for cost in step.work.cost(finished.plan, step, texts)) == 2.0
     assert finished.report["total"]["steps"]["count words"]["documents"] == finished.report["total"]["documents"]["kept"]
 

@@ -1,0 +1,165 @@
+"""Budgets of tokens: the greatest prefix of documents in the order of their shuffle, whatever found it and packed it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from datapipe.exchange.ranges import HASH_SPACE, read_slices
+from datapipe.explore.documents import Inspector
+from datapipe.records.outputs import ExchangeFile
+from datapipe.report.card.provenance import provenance
+from datapipe.snapshots.verify import verify_snapshot
+from datapipe.steps.cut import SCORES_SCHEMA, Cut, Ranked, narrowed
+from datapipe.storage.root import Root
+from tests.support import corpora, runs
+from tests.support.chat_tokenizer import chat_tokenizer
+
+pytestmark = pytest.mark.medium
+
+STAGES = "stages: [dedup.exact]"
+Sizes = dict[str, tuple[int, int]]
+"""By key, the shuffle hash and the tokens of documents to train on."""
+
+
+def _mixture(folder: Path, options: str, files: range, tail: str = "") -> Path:
+    for number in files:
+        rows = corpora.documents(number, 60, exact=0.1, near=0, short=0.1)
+        scored = [row | {"score": place % 3, "terms": ["MIT", "ISC"][place % 2]} for place, row in enumerate(rows)]
+        corpora.write_jsonl(folder / f"web/{number}.jsonl", scored)
+    (folder / "tokenizer.json").write_text(chat_tokenizer().to_str())
+    source = f"  web: {{path: {folder}/web/*.jsonl, keep: [score], license_field: terms{options}}}\n"
+    tail = (
+        f"tokenizer: {{path: {folder}/tokenizer.json, eos: </s>}}\npack: {{sequence_length: 64}}\nvalidation: 10%\n"
+        f"shards: {{target_bytes: 16KiB}}\nexecution: {{split_bytes: 16KiB, bucket_bytes: 16KiB}}\n{tail}"
+    )
+    return runs.write_mixture(folder, source, STAGES, tail)
+
+
+def _run(folder: Path, options: str = "", files: range = range(4), tail: str = "", **how: Any) -> runs.Finished:
+    return runs.run_mixture(_mixture(folder, options, files, tail), **({"make_engine": runs.InProcess} | how))
+
+
+def _sizes(run: runs.Finished) -> Sizes:
+    root, sizes = Root(str(run.mixture.output)), Sizes()
+    for step in run.plan.of_kind("tokenize"):
+        tables = ["train", *(f"train-stratum-{number:02d}" for number in range(3))]
+        for file in (file for name in tables for file in step.outputs(name, ExchangeFile)):
+            for rows in read_slices(root, (file,), (0,), (HASH_SPACE,)) if file.rows else ():
+                for row in rows.to_pylist():
+                    sizes[row["key"].hex()] = row["hash"], len(row["tokens"])
+    return sizes
+
+
+def _prefix(sizes: Sizes, budget: int) -> set[str]:
+    """The documents before the first one that does not fit."""
+    chosen, tokens = set[str](), 0
+    for key, (_, size) in sorted(sizes.items(), key=lambda item: item[1]):
+        tokens += size
+        if tokens > budget:
+            break
+        chosen.add(key)
+    return chosen
+
+
+def _packed(run: runs.Finished, split: str = "train") -> set[str]:
+    rows = Inspector.open(str(run.mixture.output)).database.rows(f"select distinct key from packed where split = '{split}'")
+    return {row["key"] for row in rows}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> runs.Finished:
+    return _run(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.9])
+def test_budget_packs_the_greatest_prefix_that_fits_and_drops_the_rest_by_name(
+    tmp_path: Path, whole: runs.Finished, share: float, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("datapipe.steps.cut.SUMMARY_PAIRS", 8)  # several rounds
+    sizes = _sizes(whole)
+    budget = int(share * sum(size for _, size in sizes.values()))
+    run = _run(tmp_path, f", max_tokens: {budget}")
+    chosen = _prefix(_sizes(run), budget)
+    assert _sizes(run) == sizes and _packed(run) == chosen
+    assert _packed(run, "validation") == _packed(whole, "validation")
+    before, after = whole.summary.total, run.summary.total
+    over = sizes.keys() - chosen
+    assert after.documents.dropped == before.documents.dropped | {"tokenize:over_max_tokens": len(over)}
+    assert after.documents.kept == before.documents.kept - len(over)
+    assert before.tokens - after.tokens == sum(sizes[key][1] for key in over)
+    assert before.kept_bytes > after.kept_bytes
+    output = Inspector.open(str(run.mixture.output))
+    dropped = output.database.rows("select key, value, id, fate from documents where rule = 'over_max_tokens'")
+    assert {row["key"]: row["value"] for row in dropped} == {key: sizes[key][1] for key in over}
+    [fates] = output.database.rows("select count(*) as rows, count(distinct key) as keys from facts")
+    assert fates["rows"] == fates["keys"] and all(row["id"] and row["fate"] == "dropped" for row in dropped)
+    summed = "select terms, count(*)::int as documents, sum(bytes)::int as bytes from facts where fate = 'kept' group by 1"
+    kept = output.database.rows(summed)
+    licenses = provenance(run.mixture, run.plan, run.summary).licenses
+    assert {row["terms"]: (row["documents"], row["bytes"]) for row in kept} == {
+        name: (each.documents, each.bytes) for name, each in licenses.items()
+    }
+    assert sum(each.tokens or 0 for each in licenses.values()) == after.tokens
+    assert verify_snapshot(Root(str(run.mixture.output)), run.snapshot) == []
+
+
+def test_budget_that_all_tokens_fit_into_changes_nothing(tmp_path: Path, whole: runs.Finished):
+    run = _run(tmp_path, ", max_tokens: 1B")
+    assert list(run.checksums.values()) == list(whole.checksums.values())
+    assert {step.kind for step in run.plan.steps} == {step.kind for step in whole.plan.steps}
+
+
+def test_another_budget_tokenizes_nothing_again_and_splits_and_workers_change_nothing(tmp_path: Path):
+    path, watcher = _mixture(tmp_path, ", max_tokens: 6k", range(4)), runs.Watcher()
+    smaller = _packed(runs.run_mixture(path, make_engine=runs.InProcess))
+    run = runs.run_mixture(path, overrides=["sources.web.max_tokens=9k"], make_engine=runs.InProcess, watcher=watcher)
+    assert smaller < _packed(run)
+    kinds = {task.kind for task in watcher.tasks}
+    assert "limit" in kinds and not kinds & {"map", "reduce", "tokenize", "size"}
+    overrides = ["sources.web.max_tokens=9k", "execution.split_bytes=8KiB", "execution.keep_work=none"]
+    other = runs.run_mixture(path, overrides=overrides, output=tmp_path / "other")
+    assert list(other.checksums.values()) == list(run.checksums.values())
+
+
+def test_growing_source_keeps_a_prefix_of_what_it_had(tmp_path: Path):
+    before = _run(tmp_path, ", max_tokens: 9k", range(2))
+    after = _run(tmp_path, ", max_tokens: 9k", range(4), output=tmp_path / "after")
+    old = {key for key in _packed(after) if key in _sizes(before)}
+    chosen = sorted(_packed(before), key=lambda key: _sizes(before)[key])
+    assert old and old == set(chosen[: len(old)]) and len(old) < len(chosen)
+
+
+def test_budget_holds_for_all_strata_of_a_source(tmp_path: Path):
+    run = _run(tmp_path, ", strata: {by: score, bounds: [1, 2]}, max_tokens: 8k")
+    sizes = _sizes(run)
+    assert _packed(run) == _prefix(sizes, 8000) and len(_prefix(sizes, 8000)) < len(sizes)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_cut_by_weight_keeps_documents_of_equal_pairs_together(seed: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("datapipe.steps.cut.SUMMARY_PAIRS", 4)
+    rng = np.random.default_rng(seed)
+    scores, weights = rng.integers(0, 90, 200).astype(np.uint64), rng.integers(0, 9, 200)
+    most = int(rng.integers(0, weights.sum() + 1))
+    ties = np.zeros(200, np.uint64)
+    tables = [
+        pa.record_batch([scores[part], ties[part], weights[part]], schema=SCORES_SCHEMA) for part in np.split(np.arange(200), 5)
+    ]
+    interval = Cut()
+    while not interval.is_found:
+        summaries = []
+        for table in tables:
+            ranked = Ranked(interval)
+            ranked.add(table)
+            summaries.append(ranked.summary())
+        interval = narrowed(summaries, interval, Fraction(most, int(weights.sum())))
+    least = min(score for score in {91, *scores.tolist()} if weights[scores >= score].sum() <= most)
+    kept = scores >= least
+    assert (interval.kept_documents, interval.kept_weight) == (kept.sum(), weights[kept].sum())
+    assert interval.kept is None or interval.kept.score == scores[kept].min()

@@ -27,6 +27,7 @@ _MB_PER_S: Mapping[str, float] = {
     "extract.chat": 60.0,
     "normalize.*": 60.0,
     "filter.url": 500.0,
+    "filter.sample": 2000.0,
     "filter.gopher_*": 50.0,
     "filter.language": 50.0,
     "filter.classifier": 50.0,

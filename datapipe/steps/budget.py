@@ -110,7 +110,7 @@ class SizeTask(Task):
         tokens = sized.own(SizeMetrics).tokens
         share = Fraction(min(budget, tokens), tokens or 1)  # exact, so that of all tokens it is the budget
         cuts = find_cuts(planning, source, name, [share], sized)
-        LimitTask.plan_after(planning, source, sized, cuts and cuts[0], budget)
+        LimitTask.plan_after(planning, source, sized, None if cuts is None else cuts[0], budget)
 
     @classmethod
     def cost(cls, plan: Plan, step: Step, texts: Texts) -> Iterator[StepCost]:

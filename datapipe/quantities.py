@@ -1,5 +1,8 @@
 """Numbers in words: sizes, durations, rates, counts with their nouns."""
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 
 def rate_mb_per_s(num_bytes: int, seconds: float) -> float | None:
     """Millions of bytes per second, or None where nothing was timed."""
@@ -32,3 +35,9 @@ def rough_duration(seconds: float) -> str:
 def counted(number: int, noun: str, plural: str = "") -> str:
     """A number with its noun: "1 file", "1,200 files". A plural that is not the noun with an s is given."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def spans(borders: Sequence[float]) -> list[str]:
+    """The intervals between ascending borders: "below 2", "2 to below 10", "from 10"."""
+    listed = [f"{border:g}" for border in borders]
+    return [f"below {listed[0]}", *(f"{low} to below {high}" for low, high in pairwise(listed)), f"from {listed[-1]}"]

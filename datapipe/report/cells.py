@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from datapipe.quantities import size
-from datapipe.report.drawing import Drawing
+from datapipe.report.drawing import Drawing, short
 
 
 class Bytes(int):
     """A number of bytes, shown with a unit."""
+
+
+class Amount(int):
+    """A large number, shown in few characters."""
 
 
 class Dropped(int):
@@ -62,6 +66,8 @@ def cell(value: Cell) -> str:
         return value
     if isinstance(value, Bytes):
         return size(value)
+    if isinstance(value, Amount):
+        return short(value)
     if isinstance(value, Dropped):
         return f"−{value:,}" if value else "·"
     if isinstance(value, Share):

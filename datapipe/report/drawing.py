@@ -1,18 +1,28 @@
-"""The charts of a report: what each of the four forms draws. `html/templates/charts.html` has their elements.
+"""The charts of a report: what each of the forms draws. `html/templates/charts.html` has their elements.
 
 A chart draws a table. Lengths of its marks, or areas, are proportional to the numbers of the table.
 """
 
+from __future__ import annotations
+
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
 WIDTH = 720  # Units of a chart across. On a page of this width they are CSS pixels.
 MOST_BARS = 60
 _LOG_RANGE = 20.0
 """Values whose largest is so many times their median are drawn on a logarithmic axis."""
+
+HEAT_COLORS = 8
+MOST_TITLED = 2500  # squares of a heat map, with a title each. More have none: a page would have 80 bytes for each.
+_MOST_TALL = 900.0  # of a heat map
+_MOST_LABEL, _CHAR = 16, 7.0  # characters of a label, and their width
+_GAP, _TITLE = 10, 24  # beside a tile, and above
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,7 +175,157 @@ class Stacked:
     hint: ClassVar[str] = "Axis: tokens."
 
 
-Drawing = Bars | Histogram | Flow | Stacked
+@dataclass(frozen=True, kw_only=True)
+class HeatMap:
+    """A square for each cell of a grid, in a color for its number. Columns are the last axis, rows the one before; where there
+    are more, each name on the others has a tile of its own."""
+
+    kind: ClassVar[str] = "heat"
+    hint: ClassVar[str] = ""
+    axes: Sequence[tuple[str, Sequence[str]]]  # the name of each, and its parts of the names of cells, in order
+    numbers: Mapping[str, float]  # by the name of the cell, "en/science/19", in the order of the axes
+    is_share: bool = False
+
+    @property
+    def caption(self) -> str:
+        """What tiles, rows and columns are: "Columns, from the left: quality, 0 to 19."."""
+        *others, columns = self.axes
+        kinds = [("Columns, from the left", columns), *(("Rows, from the top", rows) for rows in others[-1:])]
+        known = [f"{kind}: {name}, {parts[0]} to {parts[-1]}." for kind, (name, parts) in reversed(kinds)]
+        tiles = [f"Tiles: {'/'.join(name for name, _ in others[:-1])}."] if others[1:] else []
+        return " ".join([*tiles, *known, "The key has the least number of each color."])
+
+    @cached_property
+    def _tiles(self) -> Sequence[str]:
+        return list(dict.fromkeys("/".join(name.split("/")[:-2]) for name in self.numbers))
+
+    @cached_property
+    def _parts(self) -> tuple[Sequence[str], Sequence[str]]:
+        """Of rows and columns."""
+        rows = self.axes[-2][1] if len(self.axes) > 1 else [""]
+        return rows, self.axes[-1][1]
+
+    @cached_property
+    def _grid(self) -> _Grid:
+        rows, columns, tiles = *map(len, self._parts), len(self._tiles)
+        if tiles == 1:
+            left = 18.0 + _CHAR * max(map(_label_length, self._parts[0]))
+            return _Grid(left, min(72.0, (WIDTH - 12 - left) / columns), min(24.0, _MOST_TALL / rows), 1)
+        for side in (16, 14, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2):
+            across = int((WIDTH - 24 + _GAP) // (columns * side + _GAP))
+            if across and -(-tiles // across) * (rows * side + _TITLE) <= _MOST_TALL:
+                return _Grid(12.0, side, side, across)
+        width = min(2.0, (WIDTH - 24) / columns)
+        across = max(1, int((WIDTH - 24 + _GAP) // (columns * width + _GAP)))
+        return _Grid(12.0, width, max(0.25, (_MOST_TALL / -(-tiles // across) - _TITLE) / rows), across)
+
+    @cached_property
+    def _bottom(self) -> float:
+        return self._corner(len(self._tiles) - 1)[1] + len(self._parts[0]) * self._grid.height
+
+    @property
+    def height(self) -> float:
+        return self._bottom + 36
+
+    def _corner(self, tile: int) -> tuple[float, float]:
+        """x and y of the first square of a tile."""
+        left, width, height, across = self._grid
+        rows, columns = map(len, self._parts)
+        return left + tile % across * (columns * width + _GAP), 20 + tile // across * (rows * height + _TITLE)
+
+    @cached_property
+    def _borders(self) -> list[float]:
+        """The least number of each color: in equal parts, or where numbers are spread over magnitudes in equal ratios."""
+        positive = [number for number in self.numbers.values() if number > 0] or [1.0]
+        low, high = min(positive), max(positive)
+        if high > _LOG_RANGE * low:
+            return [low * (high / low) ** (color / HEAT_COLORS) for color in range(HEAT_COLORS)]
+        return [low + (high - low) * color / HEAT_COLORS for color in range(HEAT_COLORS if high > low else 1)]
+
+    def color(self, number: float) -> int:
+        """From 1, the faintest, to HEAT_COLORS; 0 for nothing."""
+        return bisect_right(self._borders, number) + HEAT_COLORS - len(self._borders) if number > 0 else 0
+
+    def text(self, number: float) -> str:
+        return f"{100 * number:.2g}%" if self.is_share else short(number)
+
+    def squares(self) -> Iterator[tuple[float, float, float, str]]:
+        """x, y, number and name of each cell."""
+        rows, columns = ({part: at for at, part in enumerate(parts)} for parts in self._parts)
+        tiles = {tile: self._corner(number) for number, tile in enumerate(self._tiles)}
+        _, width, height, _ = self._grid
+        for name, number in self.numbers.items():
+            *others, column = name.split("/")
+            left, top = tiles["/".join(others[:-1])]
+            yield left + columns[column] * width, top + rows[others[-1] if others else ""] * height, number, name
+
+    def marks(self) -> Iterator[tuple[int, str, str]]:
+        """Color, path and title of each mark: of a cell or, where there are many, of all cells of a color."""
+        _, width, height, _ = self._grid
+        wide, tall = (coordinate(side - 0.5 if side > 3 else side) for side in (width, height))
+        titled, paths = len(self.numbers) <= MOST_TITLED, dict[int, list[str]]()
+        for x, y, number, name in self.squares():
+            path = f"M{coordinate(x)} {coordinate(y)}h{wide}v{tall}h-{wide}z"
+            if titled:
+                yield self.color(number), path, f"{name}: {self.text(number)}"
+            else:
+                paths.setdefault(self.color(number), []).append(path)
+        for color, listed in paths.items():
+            yield color, "".join(listed), ""
+        for x, color, _ in self._legend():
+            yield color, f"M{coordinate(x)} {coordinate(self._bottom + 14)}h14v12h-14z", ""
+
+    def _legend(self) -> Iterator[tuple[float, int, str]]:
+        """x, color and words of each."""
+        colors = [(self.color(border), self.text(border)) for border in self._borders]
+        if any(number <= 0 for number in self.numbers.values()):
+            colors.insert(0, (0, "0"))
+        for place, (color, words) in enumerate(colors):
+            yield 12.0 + 78 * place, color, words
+
+    def texts(self) -> Iterator[tuple[float, float, str, int, str]]:
+        """x, y, words, the most characters of them, and class of each text."""
+        left, width, height, _ = self._grid
+        rows, columns = self._parts
+        for x, _, words in self._legend():
+            yield x + 18, self._bottom + 24, words, _MOST_LABEL, "start tick"
+        if len(self._tiles) > 1:
+            most = int((len(columns) * width + _GAP - 4) / _CHAR)
+            for number, tile in enumerate(self._tiles if most > 1 else ()):
+                x, y = self._corner(number)
+                yield x, y - 5, tile, most, "start tick"
+            return
+        for at in range(0, len(rows), math.ceil(13 / height)):
+            yield left - 6, 20 + (at + 0.5) * height + 4, rows[at], _MOST_LABEL, "end tick"
+        for at in range(0, len(columns), math.ceil(_CHAR * max(map(_label_length, columns)) / width)):
+            x = left + (at + 0.5) * width
+            if x + _label_length(columns[at]) * _CHAR / 2 < WIDTH:
+                yield x, 14, columns[at], _MOST_LABEL, "middle tick"
+        if width >= 48 and height >= 16:
+            for x, y, number, _ in self.squares():
+                on = " on" if self.color(number) > HEAT_COLORS - 3 else ""
+                yield x + width / 2, y + height / 2 + 4, self.text(number), _MOST_LABEL, f"middle{on}"
+
+
+def _label_length(part: str) -> int:
+    """Characters of a label. A page shows control characters by their code points."""
+    return min(len(part) if part.isprintable() else _MOST_LABEL, _MOST_LABEL)
+
+
+class _Grid(NamedTuple):
+    """The squares of a heat map."""
+
+    left: float
+    width: float
+    height: float
+    across: int  # tiles beside each other
+
+
+Drawing = Bars | Histogram | Flow | Stacked | HeatMap
+
+
+def coordinate(number: float) -> str:
+    return f"{number:.3f}".rstrip("0").rstrip(".")
 
 
 def short(number: float) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from fractions import Fraction
-from itertools import pairwise
 from math import ceil
 from typing import Any, cast
 
@@ -14,7 +13,7 @@ from rich.tree import Tree
 from datapipe.config.mixture import Mixture
 from datapipe.credentials import masked
 from datapipe.machine.terminal import harmless
-from datapipe.quantities import counted, rough_duration, size
+from datapipe.quantities import counted, rough_duration, size, spans
 from datapipe.report.layout import NumberTable, harmless_text
 from datapipe.stage.global_stage import Global
 from datapipe.steps.counts import SourceCounts, source_counts
@@ -129,10 +128,8 @@ def _source_notes(request: Request, source: str) -> Iterator[str]:
             yield from (f"{bound.name}: {note}" for note in bound.stage.notes())
     strata = request.mixture.sources[source].strata
     if strata is not None:
-        bounds = [f"{bound:g}" for bound in strata.bounds]
-        middle = [f"{low} to below {high}" for low, high in pairwise(bounds)]
-        spans = zip([f"below {bounds[0]}", *middle, f"from {bounds[-1]}"], strata.repeats, strict=True)
-        parts = [f"{span} {({1: 'once', 2: 'twice'}).get(repeat, f'{repeat} times')}" for span, repeat in spans]
+        repeats = zip(spans(strata.bounds), strata.repeats, strict=True)
+        parts = [f"{span} {({1: 'once', 2: 'twice'}).get(repeat, f'{repeat} times')}" for span, repeat in repeats]
         yield f"strata by {strata.by}, {strata.order}, in an epoch: {'; '.join(parts)}"
 
 

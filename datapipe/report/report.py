@@ -15,18 +15,19 @@ from datapipe.report.cells import Section
 from datapipe.report.contamination import WithContamination, contamination, evaluation_sets
 from datapipe.report.distributions import WithDistributions, distributions, duplicates, filters, lengths
 from datapipe.report.documents import documents
+from datapipe.report.grid import WithGrids, cells
 from datapipe.report.records import BY_SOURCE, Summary
 from datapipe.report.sections import languages, mixture, provenance, sources, speed, tokenizer
 from datapipe.steps.measuring import Measured
 from datapipe.storage.root import Root
 
-_IN_ONE_LINE = ("measured", "lengths", "clusters")
+_IN_ONE_LINE = ("measured", "lengths", "clusters", "grids")
 """Long entries that programs read; people find them on a line each."""
 
 _LAST = ("tasks", "second_attempts", "peak_worker_bytes", "run", "shards", "provenance")  # entries behind all others
 
 
-class Report(WithDistributions, WithContamination):
+class Report(WithDistributions, WithContamination, WithGrids):
     """report.json. What comes from files of a run, and not from its plan, has a default. Reading ignores unknown keys."""
 
     def of_source(self, source: str) -> dict[str, Any]:
@@ -65,6 +66,7 @@ _SECTIONS: Sequence[Callable[[Report], Section]] = (
     languages,
     lengths,
     mixture,
+    cells,
     tokenizer,
     provenance,
     speed,

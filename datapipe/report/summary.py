@@ -1,11 +1,16 @@
 """The report of a run, summed over its committed tasks. Pure but for `tokenizer_figures`, which reads a tokenizer."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import ceil
 
+from datapipe.cell_names import source_of
 from datapipe.loader.order.batch_order import drawn_tokens, run_order
 from datapipe.loader.order.sample_order import SampleOrder
 from datapipe.metrics import total_by_name, total_counts
+from datapipe.quantities import counted
 from datapipe.records.outputs import OutputFile, TokenizerFile
+from datapipe.report.grid import Grid, grids
 from datapipe.report.records import (
     Entry,
     Interval,
@@ -55,7 +60,9 @@ def summarize(
     counts_by_source = {source: source_counts(plan, source) for source in sources}
     entries = {source: _entry(counts) for source, counts in counts_by_source.items()}
     packed = snapshot if snapshot is not None and snapshot.has_tokens else None
-    mixture = mixture_shares(packed) if packed is not None and packed.shards else None
+    order = run_order(packed) if packed is not None and packed.shards else None
+    mixture = None if packed is None or order is None else mixture_shares(packed, order)
+    found = {} if packed is None or order is None else grids(packed, order)
     return Report(
         name=name,
         status="done",
@@ -67,7 +74,8 @@ def summarize(
         sources=entries,
         taken={} if packed is None else taken_sources(packed, counts_by_source),
         mixture=mixture,
-        warnings=(*warnings, *(epoch_warnings(mixture) if mixture else ())),
+        grids=found,
+        warnings=(*warnings, *(epoch_warnings(mixture, found) if mixture else ())),
         thresholds={
             source: {name: _threshold(bound) for name, bound in filters.items()}
             for source, filters in filters_with_cuts(plan).items()
@@ -172,9 +180,8 @@ def _sums(shards: Iterable[ShardEntry]) -> dict[str, int]:
     return {name: sum(getattr(shard, name) for shard in listed) for name in names}
 
 
-def mixture_shares(snapshot: Snapshot) -> MixtureShares:
+def mixture_shares(snapshot: Snapshot, order: SampleOrder) -> MixtureShares:
     """The realised mixture, computed with the loader's own arithmetic. Epoch caps are applied."""
-    order = run_order(snapshot)
     sizes = epoch_tokens(snapshot.sources, snapshot.shards, snapshot.sequence_length)
     shares, drawn = drawn_shares(snapshot), drawn_tokens(snapshot, order)
     total = None if drawn is None else sum(drawn.values())
@@ -209,15 +216,23 @@ def _schedule(snapshot: Snapshot, order: SampleOrder) -> tuple[Interval, ...]:
     parts = (num_samples * number // SCHEDULE_INTERVALS for number in range(SCHEDULE_INTERVALS + 1))
     ends = ends if len(ends) <= SCHEDULE_INTERVALS else []  # the stairs of a linear schedule are finer than the parts
     borders = sorted({*parts, *(end for end in ends if end < num_samples)})
-    counts = [order.mixture.counts(border) for border in borders]
+    counts = [_drawn_rows(order, border) for border in borders]
     return tuple(
         Interval(
             start_tokens=start * length,
             stop_tokens=stop * length,
-            tokens={name: (b - a) * length for name, a, b in zip(order.mixture.sources, before, after) if b > a},
+            tokens={name: rows * length for name, rows in (after - before).items()},
         )
         for start, stop, before, after in zip(borders, borders[1:], counts, counts[1:])
     )
+
+
+def _drawn_rows(order: SampleOrder, stop: int) -> Counter[str]:
+    """Rows of each source before sample `stop`. To the loader, each cell of a source is one."""
+    rows = Counter[str]()
+    for name, count in zip(order.mixture.sources, order.mixture.counts(stop)):
+        rows[source_of(name)] += count
+    return rows
 
 
 def _strata(snapshot: Snapshot, source: str) -> tuple[Stratum, ...] | None:
@@ -231,17 +246,28 @@ def _strata(snapshot: Snapshot, source: str) -> tuple[Stratum, ...] | None:
     )
 
 
-def epoch_warnings(mixture: MixtureShares) -> list[RunWarning]:
+def epoch_warnings(mixture: MixtureShares, grids: Mapping[str, Grid]) -> list[RunWarning]:
     """A warning about each source of which some text is drawn more than `MOST_EPOCHS` times; none for an endless run."""
     warnings: list[RunWarning] = []
     for name, source in mixture.sources.items():
-        epochs, repeats = source.epochs, source.most_repeats
-        if epochs is not None and epochs * repeats > MOST_EPOCHS:
-            what = f"source '{name}'" if repeats == 1 else f"source '{name}': a stratum that an epoch repeats {repeats} times"
+        epochs, repeats, what, more = source.epochs or 0.0, source.most_repeats, f"source '{name}'", ""
+        if repeats > 1:
+            what += f": a stratum that an epoch repeats {repeats} times"
+        elif name in grids:
+            often = {cell: each for cell, each in grids[name].cells.items() if each.times > MOST_EPOCHS}
+            if not often:
+                continue
+            cell, most = max(often.items(), key=lambda item: item[1].times)
+            epochs, repeats = most.epochs or 0.0, ceil(most.repeat)
+            what += f": the cell {cell}"
+            more = (
+                f", and {counted(len(often) - 1, 'other cell')} more than {MOST_EPOCHS} times" if often.keys() - {cell} else ""
+            )
+        if epochs * repeats > MOST_EPOCHS:
             text = (
-                f"{what} is drawn {epochs * repeats:,.1f} times over the run. Text that is repeated more than {MOST_EPOCHS} "
-                f"times is worth less and less (arXiv 2305.16264). Add text to it, lower its weight, or set its max_epochs to "
-                f"{MOST_EPOCHS / repeats:g}."
+                f"{what} is drawn {epochs * repeats:,.1f} times over the run{more}. Text that is repeated more than "
+                f"{MOST_EPOCHS} times is worth less and less (arXiv 2305.16264). Add text to it, lower its weight, or set its "
+                f"max_epochs to {MOST_EPOCHS / repeats:g}."
             )
             details = {"epochs": epochs, "repeats": repeats}
             warnings.append(RunWarning(kind="many_epochs", source=name, text=text, details=details))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,6 +50,26 @@ def _fertility(number: int, language: str) -> dict[str, Any]:
         "unknown_tokens": 0,
         "languages": {language: of_language, "de": {**of_language, "bytes": 77, "bytes_per_token": 3.5}},
     }
+
+
+def grid(*axes: Sequence[str]) -> dict[str, Any]:
+    """The grid of a source, of these parts by axis. Every eleventh name has no cell; of every seventh cell nothing is drawn."""
+    names = ["/".join(parts) for number, parts in enumerate(itertools.product(*axes)) if number % 11 != 10]
+    tokens = {name: 10 ** (number * 7 % 6) * (1 + number % 9) for number, name in enumerate(names)}
+    drawn = {name: 0 if number % 7 == 6 else tokens[name] ** 0.5 for number, name in enumerate(names)}
+    cells = {
+        name: {
+            "documents": 1 + tokens[name] // 400,
+            "tokens": tokens[name],
+            "repeat": 2.5,
+            "share": drawn[name] / sum(drawn.values()),
+            "epochs": 1.25,
+            "max_epochs": 4.0,
+            "is_exhausted": number % 5 == 0,
+        }
+        for number, name in enumerate(names)
+    }
+    return {"axes": [{"column": f"axis {number}"} for number in range(len(axes))], "cells": cells}
 
 
 def report(

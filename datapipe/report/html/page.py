@@ -14,7 +14,7 @@ from datapipe.machine.terminal import HARMFUL
 from datapipe.quantities import counted, size
 from datapipe.records.names import REPORT_PAGE
 from datapipe.report.cells import Section, Table, cell, rendered
-from datapipe.report.drawing import WIDTH, Bars, cut, short
+from datapipe.report.drawing import HEAT_COLORS, WIDTH, Bars, coordinate, cut, short
 from datapipe.report.report import Report
 from datapipe.storage.root import Root
 
@@ -44,9 +44,10 @@ def write_page(root: Root, report: Report) -> None:
 
 
 def _limited(section: Section, most: int) -> Section:
-    """A section with at most so many figures, and without tables of more columns."""
+    """A section with at most so many figures and drawn tables, and without tables of more columns."""
     figures = section.figures[:most]
     tables = [_limited_rows(table, most) for table in section.tables if len(table.headings) <= max(most, 12)]
+    tables[most:] = [replace(table, drawing=None) for table in tables[most:]]
     notes, more = list(section.notes), len(section.figures) - len(figures)
     if more:
         notes.append(f"{counted(more, f'more {section.noun}')} in report.json.")
@@ -70,7 +71,7 @@ def _rendered(report: Report, shown: Sequence[Section]) -> bytes:
         "visible": visible,
         "bar_unit": bar_unit,
     }
-    names = {"report": report, "sections": shown, "palette": _PALETTE}
+    names = {"report": report, "sections": shown, "palette": _PALETTE, "num_heat": HEAT_COLORS}
     return rendered("report/html/templates/report.html", names | functions, visible, is_html=True).encode()
 
 
@@ -80,10 +81,6 @@ def bar_unit(table: Table) -> float:
     values = [row[table.drawing.column] for row in table.rows]
     room = WIDTH - _LABEL_WIDTH - max(len(cell(value) + table.drawing.unit) for value in values) * _CHAR_WIDTH - 14
     return room / (max(value for value in values if isinstance(value, int | float)) or 1.0)
-
-
-def coordinate(number: float) -> str:
-    return f"{number:.3f}".rstrip("0").rstrip(".")
 
 
 def visible(value: Any) -> Any:

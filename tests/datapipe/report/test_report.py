@@ -383,7 +383,7 @@ def test_list_of_snapshots_names_what_changed_also_after_going_back(tmp_path: Pa
 def test_parts_of_one_source_have_nothing_of_others() -> None:
     whole = reports.report(("web", "code"))
     parts = whole.of_source("web")
-    assert parts == {"contamination": (), "clusters": {}} | {
+    assert parts == {"contamination": (), "clusters": {}, "grids": {}} | {
         name: {"web": getattr(whole, name)["web"]} for name in ("measured", "lengths")
     }
     old = whole.with_(measured={}, lengths={})  # of a version that measured neither
@@ -393,6 +393,6 @@ def test_parts_of_one_source_have_nothing_of_others() -> None:
 def test_keys_of_report_json_stay_in_their_order() -> None:
     assert list(json.loads(reports.report().to_bytes())) == [
         *("name", "status", "problem", "total", "sources", "taken", "mixture", "tokenizer", "warnings", "thresholds"),
-        *("contamination", "measured", "lengths", "clusters"),
+        *("grids", "contamination", "measured", "lengths", "clusters"),
         *("tasks", "second_attempts", "peak_worker_bytes", "run", "shards", "provenance"),
     ]

@@ -158,7 +158,7 @@ def test_stratum_that_epochs_repeat_counts_as_often_as_it_is_drawn(documents: in
     strata = (Stratum(documents=7, repeat=1, **counts), Stratum(documents=documents, repeat=5, **counts))
     source = SourceShare(share=1, tokens=9, epoch_tokens=9, epochs=epochs, max_epochs=None, strata=strata)
     drawn = MixtureShares(tokens=9, asked_tokens=9, phases=1, exhausted="stop", window=1, sources={"web": source}, schedule=())
-    texts = [warning.text for warning in epoch_warnings(drawn)]
+    texts = [warning.text for warning in epoch_warnings(drawn, {})]
     assert len(texts) == bool(told) and all(told in text for text in texts)
 
 

@@ -17,7 +17,7 @@ from datapipe.report.report import Report
 from datapipe.steps.warnings import RunWarning
 from tests.support.browser import NARROW, WIDE, chromium, window
 from tests.support.command_line import datapipe
-from tests.support.reports import report, rule
+from tests.support.reports import grid, report, rule
 
 
 def _page(content: Report) -> Any:
@@ -200,7 +200,10 @@ def browser() -> Iterator[Any]:
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     rules = ["too_few_words", "a_rule_with_a_long_name_" * 4, "<img src=x onerror=alert(1)>"]
     warnings = [RunWarning(kind="k", text=f"source '{name}' is drawn 95.0 times. {'x' * 300}") for name in _NAMES]
-    content = report(_NAMES, rules, warnings=warnings, status="failed", problem="the disk is full\n" + "/a/very/long/path" * 20)
+    numbers, words = [str(number) for number in range(20)], [name.replace("/", "%2F") for name in _NAMES]
+    grids = dict(zip(_NAMES, (grid(words, numbers[:7]), grid(words, words, numbers), grid(words))))
+    problem = "the disk is full\n" + "/a/very/long/path" * 20
+    content = report(_NAMES, rules, warnings=warnings, status="failed", problem=problem, grids=grids)
     path = tmp_path_factory.mktemp("report") / "report.html"
     path.write_bytes(report_html(content))
     return path.as_uri()

@@ -243,7 +243,8 @@ def plan(
     from datapipe.engine.local import usable_cores
     from datapipe.engine.run import planned, simulation
     from datapipe.report.layout import print_wrapped, wide_console
-    from datapipe.report.plan_view import estimate_text, plan_json, plan_view
+    from datapipe.report.plan_view import estimate_text, last_grids, plan_json, plan_view
+    from datapipe.report.screen import print_tables
     from datapipe.storage.outages import free_bytes, may_write
     from datapipe.storage.root import Root
 
@@ -270,6 +271,8 @@ def plan(
         return
     console = wide_console()
     console.print(plan_view(mixture, request, plan, reasons))
+    if grids := last_grids(root, mixture):
+        print_tables(grids, ["These are the cells of the last run."], console)
     free = None if root.local is None else free_bytes(str(root.local))
     texts = [estimate_text(expected, free, usable_cores()), *(f"warning: {warning}" for warning in request.warnings)]
     print_wrapped([line for text in texts if text for line in ("", text)], console)

@@ -19,6 +19,7 @@ _LOG_RANGE = 20.0
 """Values whose largest is so many times their median are drawn on a logarithmic axis."""
 
 HEAT_COLORS = 8
+_HEAT_RANGE = 8.0  # the same of colors, of which few are told apart
 MOST_TITLED = 2500  # squares of a heat map, with a title each. More have none: a page would have 80 bytes for each.
 _MOST_TALL = 900.0  # of a heat map
 _MOST_LABEL, _CHAR = 16, 7.0  # characters of a label, and their width
@@ -211,10 +212,10 @@ class HeatMap:
         if tiles == 1:
             left = 18.0 + _CHAR * max(map(_label_length, self._parts[0]))
             return _Grid(left, min(72.0, (WIDTH - 12 - left) / columns), min(24.0, _MOST_TALL / rows), 1)
-        for side in (16, 14, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2):
+        for side in (24, 20, 16, 14, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2):
             across = int((WIDTH - 24 + _GAP) // (columns * side + _GAP))
             if across and -(-tiles // across) * (rows * side + _TITLE) <= _MOST_TALL:
-                return _Grid(12.0, side, side, across)
+                return _Grid(12.0, side, side, -(-tiles // -(-tiles // across)))
         width = min(2.0, (WIDTH - 24) / columns)
         across = max(1, int((WIDTH - 24 + _GAP) // (columns * width + _GAP)))
         return _Grid(12.0, width, max(0.25, (_MOST_TALL / -(-tiles // across) - _TITLE) / rows), across)
@@ -236,9 +237,9 @@ class HeatMap:
     @cached_property
     def _borders(self) -> list[float]:
         """The least number of each color: in equal parts, or where numbers are spread over magnitudes in equal ratios."""
-        positive = [number for number in self.numbers.values() if number > 0] or [1.0]
-        low, high = min(positive), max(positive)
-        if high > _LOG_RANGE * low:
+        positive = sorted(number for number in self.numbers.values() if number > 0) or [1.0]
+        low, middle, high = positive[0], positive[len(positive) // 2], positive[-1]
+        if high > _HEAT_RANGE * middle:
             return [low * (high / low) ** (color / HEAT_COLORS) for color in range(HEAT_COLORS)]
         return [low + (high - low) * color / HEAT_COLORS for color in range(HEAT_COLORS if high > low else 1)]
 

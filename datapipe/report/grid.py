@@ -97,7 +97,7 @@ def _sums(snapshot: Snapshot, source: str, cells: Cells) -> dict[str, tuple[int,
     cell, documents, tokens = (columns.numbers(runs.field(name)) for name in ("cell", "documents", "tokens"))
     sums = np.zeros((len(cells.names), 2), np.int64)
     np.add.at(sums, cell, np.column_stack([documents, tokens]))
-    return dict(zip(cells.names, map(tuple, sums.tolist())))
+    return {name: (documents, tokens) for name, (documents, tokens) in zip(cells.names, sums.tolist())}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

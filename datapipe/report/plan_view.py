@@ -1,6 +1,7 @@
 """`datapipe plan`: the tree of steps and the mixture table."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from fractions import Fraction
 from math import ceil
@@ -11,17 +12,25 @@ from rich.text import Text
 from rich.tree import Tree
 
 from datapipe.config.mixture import Mixture
+from datapipe.config.sources.split import SplitSpec
 from datapipe.credentials import masked
 from datapipe.machine.terminal import harmless
 from datapipe.quantities import counted, rough_duration, size, spans
+from datapipe.report.cells import Table
+from datapipe.report.grid import cells
 from datapipe.report.layout import NumberTable, harmless_text
+from datapipe.report.report import read_report
 from datapipe.stage.global_stage import Global
 from datapipe.steps.counts import SourceCounts, source_counts
 from datapipe.steps.estimate import Estimate
+from datapipe.steps.grid import names_of
 from datapipe.steps.kind import Plan, Step
 from datapipe.steps.request import Request, TakenSource
 from datapipe.steps.tokenize import choice_of
 from datapipe.steps.weighting import BYTES_PER_TOKEN, shares_of
+from datapipe.storage.root import Root
+
+_MOST_PATTERNS = 12
 
 Reasons = Mapping[str, Sequence[str]]
 """Why each step would run, by its id, from `engine.history.why`."""
@@ -93,6 +102,7 @@ def _sources_json(request: Request, plan: Plan) -> dict[str, Any]:
             "share_basis": None if is_text else basis or "the weights of the mixture",
             "tokens_to_draw": None if is_text or total is None else int(shares[name] * total),
             "max_epochs": mixture.max_epochs_of(name),
+            "cells": names_of(plan, name) or None,
         }
         for name, counts in counts_by_source.items()
     }
@@ -109,7 +119,7 @@ def _tree(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons) -> T
             files = request.sources[step.source].files if step.source else {}
             stored = f": {counted(len(files), 'file')}, {size(sum(file.num_bytes for file in files.values()))}"
             branches[group] = tree.add(Text.assemble(harmless_text(group, "bold"), stored if step.source else ""))
-            for note in _source_notes(request, step.source) if step.source else _shared_notes(request, plan, group):
+            for note in _source_notes(request, plan, step.source) if step.source else _shared_notes(request, plan, group):
                 branches[group].add(harmless_text(note, "dim"))
         state = [] if group in waiting and step.tasks is None else [*_state(step), "  "]
         waiting |= {group} if step.tasks is None else set()
@@ -120,9 +130,9 @@ def _tree(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons) -> T
     return tree
 
 
-def _source_notes(request: Request, source: str) -> Iterator[str]:
-    """Notes of the stages that treat each document by itself, "my_module:keep: a Python call for each document"; and on the
-    strata, "strata by score, ascending, in an epoch: below 2 once; 2 to below 10 twice; from 10 3 times"."""
+def _source_notes(request: Request, plan: Plan, source: str) -> Iterator[str]:
+    """Notes of the stages that treat each document by itself, "my_module:keep: a Python call for each document"; on the strata,
+    "strata by score, ascending, in an epoch: below 2 once; 2 to below 10 twice; from 10 3 times"; and on the cells."""
     for bound in request.sources[source].stages:
         if not isinstance(bound.stage, Global):
             yield from (f"{bound.name}: {note}" for note in bound.stage.notes())
@@ -131,6 +141,39 @@ def _source_notes(request: Request, source: str) -> Iterator[str]:
         repeats = zip(spans(strata.bounds), strata.repeats, strict=True)
         parts = [f"{span} {({1: 'once', 2: 'twice'}).get(repeat, f'{repeat} times')}" for span, repeat in repeats]
         yield f"strata by {strata.by}, {strata.order}, in an epoch: {'; '.join(parts)}"
+    if (split := request.mixture.sources[source].split) is not None:
+        yield from _split_notes(split, len(names_of(plan, source)))
+
+
+def _split_notes(split: SplitSpec, num_cells: int) -> Iterator[str]:
+    """ "240 cells by language × quality in 20 quantiles", and what patterns say of the cells. `num_cells`: 0 if unknown."""
+    kinds = [
+        f"{axis.column} in {axis.quantiles} quantiles"
+        if axis.quantiles
+        else f"{axis.column} ({', '.join(spans(axis.bounds))})"
+        if axis.bounds
+        else axis.column
+        for axis in split.by
+    ]
+    yield f"{counted(num_cells, 'cell') if num_cells else 'cells'} by {' × '.join(kinds)}"
+    weights = split.weights
+    if not isinstance(weights, Mapping):
+        yield f"weights of cells: {'in proportion to the rows of an epoch' if weights is None else weights}"
+    for what, by_pattern in (("weights of cells", weights), ("repeat", split.repeat), ("max_epochs", split.max_epochs)):
+        if isinstance(by_pattern, Mapping) and by_pattern:
+            shown = [f"{pattern} {float(value):g}" for pattern, value in by_pattern.items()]
+            more = f" and {len(shown) - _MOST_PATTERNS:,} more" if len(shown) > _MOST_PATTERNS else ""
+            yield f"{what}: {', '.join(shown[:_MOST_PATTERNS])}{more}"
+
+
+def last_grids(root: Root, mixture: Mixture) -> Sequence[Table]:
+    """The tables of sums of the sources with cells, as the last run of the output found them."""
+    split = {name for name, source in mixture.sources.items() if source.split is not None}
+    with suppress(FileNotFoundError, ValueError):
+        report = read_report(root)
+        known = report.with_(grids={name: grid for name, grid in report.grids.items() if name in split})
+        return [table for table in cells(known).tables if table.drawing is not None]
+    return []
 
 
 def _shared_notes(request: Request, plan: Plan, group: str) -> Iterator[str]:

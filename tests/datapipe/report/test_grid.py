@@ -161,7 +161,7 @@ def test_shares_and_epochs_of_cells_are_those_of_the_rows_that_are_drawn(tmp_pat
     assert {name for interval in shares.schedule for name in interval.tokens} == {"books", "crawl"}
     [warning] = epoch_warnings(shares, {source: found})
     assert (
-        warning.source == "crawl" and "the cell en/1 is drawn 9.4 times" in warning.text and "max_epochs to 1.3" in warning.text
+        warning.source == "crawl" and "the cell en/1 is drawn 9.7 times" in warning.text and "max_epochs to 1.3" in warning.text
     )
 
 

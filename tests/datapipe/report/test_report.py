@@ -26,7 +26,7 @@ from datapipe.machine.terminal import harmless
 from datapipe.metrics import Packing
 from datapipe.report.documents import documents
 from datapipe.report.layout import NO_BREAK, NumberTable, print_text, wrapped
-from datapipe.report.plan_view import plan_view
+from datapipe.report.plan_view import last_grids, plan_view
 from datapipe.report.records import TakenSource, Threshold
 from datapipe.report.report import Report
 from datapipe.report.screen import print_screen, print_sections, print_training, print_warnings, snapshot_lines, work_line
@@ -38,6 +38,7 @@ from datapipe.steps.weighting import BYTES_PER_TOKEN
 from datapipe.storage.root import Root
 from datapipe.tokens.figures import TokenizerFigures
 from tests.support import corpora, reports, runs
+from tests.support.finished import finish
 
 
 @given(st.text(st.characters(exclude_characters=NO_BREAK), max_size=200), st.integers(20, 100))
@@ -319,8 +320,11 @@ def _shown(folder: Path, stages: str, *sources: str, tail: str = runs.TAIL) -> l
         listed += (
             f"  {name}: {options}\n" if "snapshot" in options else f"  {name}: {{path: {folder}/{name}.jsonl, {options[1:]}\n"
         )
-    mixture = load_mixture(runs.write_mixture(folder, listed, f"stages: {stages}", tail))
-    stream = io.StringIO()
+    return _planned(runs.write_mixture(folder, listed, f"stages: {stages}", tail))
+
+
+def _planned(mixture_file: Path) -> list[str]:
+    mixture, stream = load_mixture(mixture_file), io.StringIO()
     Console(file=stream, width=200).print(plan_view(mixture, *planned(mixture)))
     return [line.strip(" │├─└") for line in stream.getvalue().splitlines()]
 
@@ -339,6 +343,26 @@ def test_plan_view_shows_strata_and_what_a_stage_that_is_a_function_costs(tmp_pa
     shown = "\n".join(_shown(tmp_path, "[tests.support.function_stages:reverses: {as: turned}, dedup.exact]", f"web: {strata}"))
     assert "strata by score, ascending, in an epoch: below 2 once; 2 to below 4.5 twice; from 4.5 3 times" in shown
     assert "turned: a Python call for each document" in shown
+
+
+@pytest.mark.medium
+def test_plan_shows_how_a_source_is_split_and_after_a_run_its_cells(tmp_path: Path) -> None:
+    rows = [{**row, "score": number, "topic": "ab"[number % 2]} for number, row in enumerate(corpora.documents(1, 60))]
+    rows = [{**row, "length": len(row["text"])} for row in rows]
+    corpora.write_jsonl(tmp_path / "web.jsonl", rows)
+    axes = "[topic, {column: score, bounds: [20, 40]}, {column: length, quantiles: 2}]"
+    split = f"{{by: {axes}, weights: {{default: 1, 'a/*/*': 3/2}}, repeat: {{'*/2/*': 2.5}}}}"
+    sources = f"  web: {{path: {tmp_path}/*.jsonl, keep: [score, topic, length], split: {split}}}\n"
+    file = runs.write_mixture(tmp_path, sources)
+    by = "by topic × score (below 20, 20 to below 40, from 40) × length in 2 quantiles"
+    notes = ["weights of cells: default 1, a/*/* 1.5", "repeat: */2/* 2.5"]
+    assert all(note in _planned(file) for note in (f"cells {by}", *notes))
+    finish(file)
+    shown = _planned(file)
+    num_cells = len(json.loads((tmp_path / "out/report.json").read_bytes())["grids"]["web"]["cells"])
+    assert f"{num_cells} cells {by}" in shown
+    [tokens, shares] = last_grids(Root(str(tmp_path / "out")), load_mixture(file))
+    assert [table.rows[-1][0] for table in (tokens, shares)] == ["all", "all"] and shares.rows[-1][-1] == 1.0
 
 
 @pytest.mark.medium

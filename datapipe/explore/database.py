@@ -81,6 +81,8 @@ class FactFiles:
     files: Mapping[str, Sequence[TableFile]]
     inputs: Mapping[int, str]
     shards: Mapping[str, tuple[str, int]]  # by the name of `shard_of_task`: the published path, and the sequence length
+    # of published shards of sources with cells: path, first row, and cell of each run of rows
+    cells: Sequence[tuple[str, int, str]] = ()
     is_set_aside: bool = False  # whether the step tokenize dropped documents, which the stages kept
 
 
@@ -151,9 +153,11 @@ class Database:
         execute = self._connection.execute
         execute("create table files (file blob, path varchar)")
         execute("create table shards (written varchar, path varchar, sequence_length integer)")
+        execute("create table cells (path varchar, first bigint, cell varchar)")
         for table, rows in (
             ("files", [(number.to_bytes(8, "big"), path) for number, path in facts.inputs.items()]),
             ("shards", [(written, *published) for written, published in facts.shards.items()]),
+            ("cells", facts.cells),
         ):
             if rows:
                 execute(f"insert into {table} select {', '.join(['unnest(?)'] * len(rows[0]))}", [*map(list, zip(*rows))])
@@ -166,7 +170,10 @@ class Database:
             f"create view facts as from recorded {'anti join superseded using (filename, file_row_number)' if fails else ''}"
         )
         more = "".join(f", {quoted(name)}" for name in others)
-        for views in (_FINDINGS_VIEWS, _PACKED_VIEW, _CLUSTERS_VIEW, _DOCUMENTS_VIEW.format(more=more)):
+        packed = _PACKED_VIEW.format(
+            cell="cells.cell" if facts.cells else "null::varchar", join=_CELLS_JOIN * bool(facts.cells)
+        )
+        for views in (_FINDINGS_VIEWS, packed, _CLUSTERS_VIEW, _DOCUMENTS_VIEW.format(more=more)):
             execute(views)
 
     def _view(self, name: str, facts: FactFiles) -> list[str]:
@@ -234,9 +241,11 @@ select * exclude (filename, file_row_number) replace (lower(hex(key)) as key), a
 _PACKED_VIEW = """
 create view packed as select
     parts.source, split, lower(hex(key)) as key, coalesce(shards.path, parts.shard) as shard, "row", start, tokens,
-    sequence_length
-from parts left join shards on shards.written = parts.shard
+    sequence_length, {cell} as cell
+from parts left join shards on shards.written = parts.shard {join}
 """
+
+_CELLS_JOIN = 'asof left join cells on cells.path = shards.path and "row" >= cells.first'
 
 
 def quoted(name: str) -> str:

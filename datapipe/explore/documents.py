@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
@@ -113,6 +114,7 @@ class Inspector:
             )
         files = {kind: [file for step in steps for file in step.outputs(kind, TableFile)] for kind in kinds}
         lengths = () if self.snapshot is None else (self.snapshot, *self.snapshot.further)
+        sources = {} if self.snapshot is None else self.snapshot.sources
         published = {shard.checksum: (shard.path, rows.sequence_length) for rows in lengths for shard in rows.shards}
         shards = {
             shard_of_task(record.fingerprint, file.path): published[file.checksum]
@@ -122,11 +124,18 @@ class Inspector:
             if file.checksum in published
         }
         inputs = {number: file.path for number, (_, file, _) in self.locator.files.items()}
+        cells = [
+            (shard.path, first, source.cells.names[run.cell])
+            for rows in lengths
+            for shard in rows.shards
+            if shard.cells is not None and (source := sources[shard.source]).cells is not None
+            for first, run in zip(accumulate((run.rows for run in shard.cells), initial=0), shard.cells)
+        ]
         of_tokenize = (
             file for step in steps if step.kind in ("tokenize", "limit") for file in step.outputs("drops", TableFile)
         )
         is_set_aside = any(file.rows for file in of_tokenize)
-        return FactFiles(root=self.root, files=files, inputs=inputs, shards=shards, is_set_aside=is_set_aside)
+        return FactFiles(root=self.root, files=files, inputs=inputs, shards=shards, cells=cells, is_set_aside=is_set_aside)
 
     @cached_property
     def database(self) -> Database:

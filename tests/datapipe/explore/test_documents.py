@@ -273,3 +273,23 @@ def test_the_rule_that_moved_most_comes_first() -> None:
     assert changes[2].failed == (0.1, 0.4)
     assert changes[2].medians == (1 + 4 / 9, 1 + 1 / 6)
     assert rule_changes(first, none) and not rule_changes(none, none)
+
+
+def test_packed_rows_have_the_cell_of_their_documents(tmp_path: Path) -> None:
+    rows = [{"text": f"word {number} " * (5 + number % 40), "topic": "abc"[number % 3]} for number in range(90)]
+    corpora.write_jsonl(tmp_path / "web.jsonl", rows)
+    split = "{by: topic, repeat: {b: 1.5}}"
+    sources = f"  web: {{path: {tmp_path}/web.jsonl, keep: [topic], split: {split}}}\n  books: {{path: {tmp_path}/web.jsonl}}"
+    tail = "tokenizer: {train: {vocab_size: 300}}\npack: {sequence_length: [32, 64]}\nshards: {target_bytes: 16KiB}\n"
+    tail += "validation: 0.1\n"
+    done = runs.run_mixture(runs.write_mixture(tmp_path, sources, "", tail), make_engine=runs.InProcess)
+    query = (
+        "select documents.source, split, topic, cell, count(distinct key) as documents from packed join documents using (key) "
+        "group by all order by all"
+    )
+    found = [tuple(row.values()) for row in Inspector.open(done.mixture.output).database.rows(query)]
+    assert sum(documents for *_, documents in found) == 180
+    assert {row[:4] for row in found} == {
+        *(("books", split, None, None) for split in ("train", "validation")),
+        *(("web", split, topic, topic if split == "train" else None) for topic in "abc" for split in ("train", "validation")),
+    }

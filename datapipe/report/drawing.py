@@ -21,7 +21,7 @@ _LOG_RANGE = 20.0
 HEAT_COLORS = 8
 _HEAT_RANGE = 8.0  # the same of colors, of which few are told apart
 MOST_TITLED = 2500  # squares of a heat map, with a title each. More have none: a page would have 80 bytes for each.
-_MOST_TALL = 900.0  # of a heat map
+_TALL, _MOST_TALL = 320.0, 900.0  # of a heat map: where squares are not small, and at most
 _MOST_LABEL, _CHAR = 16, 7.0  # characters of a label, and their width
 _GAP, _TITLE = 10, 24  # beside a tile, and above
 
@@ -212,9 +212,9 @@ class HeatMap:
         if tiles == 1:
             left = 18.0 + _CHAR * max(map(_label_length, self._parts[0]))
             return _Grid(left, min(72.0, (WIDTH - 12 - left) / columns), min(24.0, _MOST_TALL / rows), 1)
-        for side in (24, 20, 16, 14, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2):
+        for side, tall in (*((side, _TALL) for side in range(24, 11, -2)), *((side, _MOST_TALL) for side in range(24, 1, -1))):
             across = int((WIDTH - 24 + _GAP) // (columns * side + _GAP))
-            if across and -(-tiles // across) * (rows * side + _TITLE) <= _MOST_TALL:
+            if across and -(-tiles // across) * (rows * side + _TITLE) <= tall:
                 return _Grid(12.0, side, side, -(-tiles // -(-tiles // across)))
         width = min(2.0, (WIDTH - 24) / columns)
         across = max(1, int((WIDTH - 24 + _GAP) // (columns * width + _GAP)))

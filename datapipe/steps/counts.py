@@ -167,6 +167,7 @@ class Loss:
     reached: int  # documents that the stages before it left
     # whether an option asks for a loss as large as this: a share to keep, or `max_dropped`; or the documents are in others
     is_asked: bool
+    is_global: bool  # whether the stage compares documents with others, as deduplication does
 
     @property
     def share(self) -> float:
@@ -189,7 +190,7 @@ def losses(counts: DocumentCounts, stages: Sequence[BoundStage]) -> Iterator[Los
                 is_asked = bound.asked_share < 1 or (
                     isinstance(stage, Global) and (stage.makes_contents or num_dropped / left <= (stage.max_dropped or 0))
                 )
-            yield Loss(stage=bound.name, dropped=dropped, reached=left, is_asked=is_asked)
+            yield Loss(stage=bound.name, dropped=dropped, reached=left, is_asked=is_asked, is_global=isinstance(stage, Global))
             left -= num_dropped
 
 

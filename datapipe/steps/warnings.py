@@ -228,11 +228,15 @@ def _of_losses(request: Request, source: str, counts: SourceCounts) -> Iterator[
     if not counts.is_complete or not documents.read:
         return
     yield from _empty(source, counts, request.mixture.sources[source].text)
-    if (documents.kept + documents.dropped[OVER_BUDGET]) / documents.read < LEAST_KEPT * asked_share(stages):
+    left = documents.kept + documents.dropped[OVER_BUDGET]
+    is_few = left / documents.read < LEAST_KEPT * asked_share(stages)
+    if is_few:
         yield _few_kept(source, documents)
-        return
+    worst = max(documents.dropped.values(), default=0)
     for loss in losses(documents, stages):
-        if loss.share > MOST_LOST and not loss.is_asked:
+        # `few_kept` names what dropped most; where it does, other filters are strict, and deduplication alone is worth a word
+        is_known = is_few and (not loss.is_global or worst in loss.dropped.values())
+        if loss.share > MOST_LOST and not loss.is_asked and not is_known:
             yield _lost(request.mixture.output, source, loss)
 
 

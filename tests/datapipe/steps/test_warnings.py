@@ -56,6 +56,7 @@ def _texts(*texts: str, short: int = 0, prose: int = 0) -> list[dict[str, Any]]:
 
 _LENGTH, _LONG = "[filter.length: {min_words: 5}]", "[dedup.exact, filter.length: {as: long, min_words: 5}]"
 _TWO = "[filter.length: {as: one, min_words: 2}, filter.length: {as: two, min_words: 5}]"
+_FEW = "[filter.length: {max_words: 1}, dedup.exact]"
 _BLANK = ("", " \n\t", "\u3000\u00a0")
 
 
@@ -71,6 +72,8 @@ _BLANK = ("", " \n\t", "\u3000\u00a0")
         (_texts(*["x"] * 40, short=55, prose=5), _TWO, "lost_to_stage", {"stage": "two", "dropped": 55, "reached": 60}),
         (_texts(*["a copy"] * 94, prose=7), "[dedup.exact: {max_dropped: 95%}]", "lost_to_stage", {}),
         (_texts(*["a copy"] * 94, prose=7), "[dedup.exact]", "lost_to_stage", {"stage": "dedup.exact", "dropped": 93}),
+        (_texts(*["copy"] * 13, short=87), _FEW, "lost_to_stage", {"stage": "dedup.exact", "dropped": 12, "reached": 13}),
+        (_texts(*["copy"] * 99, short=1), _FEW, "lost_to_stage", {}),  # few_kept names it
         (_texts(*_BLANK * 4, prose=11), "[]", "empty_documents", {"empty": 12, "kept": 23}),
         (_texts(*_BLANK * 4, prose=12), "[]", "empty_documents", {}),
     ],

@@ -182,7 +182,6 @@ class HeatMap:
     are more, each name on the others has a tile of its own."""
 
     kind: ClassVar[str] = "heat"
-    hint: ClassVar[str] = ""
     axes: Sequence[tuple[str, Sequence[str]]]  # the name of each, and its parts of the names of cells, in order
     numbers: Mapping[str, float]  # by the name of the cell, "en/science/19", in the order of the axes
     is_share: bool = False

@@ -267,7 +267,7 @@ def epoch_warnings(mixture: MixtureShares, grids: Mapping[str, Grid]) -> list[Ru
             text = (
                 f"{what} is drawn {epochs * repeats:,.1f} times over the run{more}. Text that is repeated more than "
                 f"{MOST_EPOCHS} times is worth less and less (arXiv 2305.16264). Add text to it, lower its weight, or set its "
-                f"max_epochs to {MOST_EPOCHS / repeats:g}."
+                f"max_epochs to {MOST_EPOCHS / repeats:.3g}."
             )
             details = {"epochs": epochs, "repeats": repeats}
             warnings.append(RunWarning(kind="many_epochs", source=name, text=text, details=details))

@@ -16,7 +16,7 @@ class Bytes(int):
 
 
 class Amount(int):
-    """A large number, shown in few characters."""
+    """A number of tokens, shown in few characters."""
 
 
 class Dropped(int):
@@ -67,7 +67,7 @@ def cell(value: Cell) -> str:
     if isinstance(value, Bytes):
         return size(value)
     if isinstance(value, Amount):
-        return short(value)
+        return short(value, "B")
     if isinstance(value, Dropped):
         return f"−{value:,}" if value else "·"
     if isinstance(value, Share):

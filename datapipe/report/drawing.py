@@ -247,7 +247,7 @@ class HeatMap:
         return bisect_right(self._borders, number) + HEAT_COLORS - len(self._borders) if number > 0 else 0
 
     def text(self, number: float) -> str:
-        return f"{100 * number:.2g}%" if self.is_share else short(number)
+        return f"{100 * number:.2g}%" if self.is_share else short(number, "B")
 
     def squares(self) -> Iterator[tuple[float, float, float, str]]:
         """x, y, number and name of each cell."""
@@ -328,10 +328,10 @@ def coordinate(number: float) -> str:
     return f"{number:.3f}".rstrip("0").rstrip(".")
 
 
-def short(number: float) -> str:
-    """A number in few characters: 1,200, 12.5k, 3.4M, 0.0015."""
+def short(number: float, billion: str = "G") -> str:
+    """A number in few characters: 1,200, 12.5k, 3.4M, 0.0015. `billion`: "B" of tokens, "G" of bytes."""
     size = abs(number)
-    for unit, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
+    for unit, letter in ((1e12, "T"), (1e9, billion), (1e6, "M"), (1e4, "k")):
         if size >= unit:
             return f"{number / (1e3 if letter == 'k' else unit):.3g}{letter}"
     return f"{number:,.0f}" if number == int(number) or size >= 100 else f"{number:.3g}"

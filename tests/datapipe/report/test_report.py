@@ -97,12 +97,10 @@ def _entry(read: int, kept: int, tokens: int, **dropped: int) -> dict[str, Any]:
 def _report(sources: dict[str, Any], total: dict[str, Any], **more: Any) -> dict[str, Any]:
     about = {"kind": "map", "source": "web", "label": "", "seconds": 1.0, "peak_bytes": 0}
     tasks = {"web/read": {"planned": 2, "committed": 2, **about}, "web/apply": {"planned": None, "committed": 0, **about}}
-    known = {"status": "done", "problem": None, "mixture": None, "tokenizer": None, "warnings": [], "tasks": tasks}
-    known |= {name: {} for name in ("taken", "thresholds", "measured", "lengths", "clusters", "second_attempts")}
-    known |= {"contamination": [], "shards": None, "run": None, "peak_worker_bytes": 0}
-    known["provenance"] = {"sources": {}, "licenses": {}, "synthetic": {}, "cost": None}
     total = {"task_seconds": sum(step["seconds"] for step in total["steps"].values()), **total}
-    return {"name": "trial", "sources": sources, "total": total} | known | more
+    known = {"sources": sources, "total": total, "tasks": tasks}
+    missing = dict.fromkeys(("mixture", "tokenizer", "shards", "run"))
+    return json.loads(reports.report((), clusters={}, **missing).to_bytes()) | known | more
 
 
 def _two() -> dict[str, Any]:

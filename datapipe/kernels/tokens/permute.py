@@ -149,11 +149,11 @@ def shuffle(key: Any, size: Any, out: Any) -> None:
     counter = mix64(key)
     for i in range(size - 1, 0, -1):
         choices = np.uint64(i + 1)
-        unfair = (_LOW_32 + np.uint64(1)) % choices
         while True:
             counter += GOLDEN
             product = (mix64(counter) >> np.uint64(32)) * choices
-            if product & _LOW_32 >= unfair:
+            low = product & _LOW_32
+            if low >= choices or low >= (_LOW_32 + np.uint64(1)) % choices:  # the division is rarely needed
                 break
         chosen = np.int64(product >> np.uint64(32))
         held = out[i]

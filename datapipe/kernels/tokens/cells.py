@@ -101,7 +101,7 @@ def find_in_cells(
         if is_shuffled and size > MOST_SHUFFLED:
             position = _feistel(position, size, key)
         elif is_shuffled:
-            shuffle(key, size, table)
+            shuffle(key, size, position, table)
             position = np.int64(table[position])
         out[i] = _address_of(block, blocks[number + 1, ONCE], position, entries)
     return others

@@ -140,14 +140,14 @@ def feistel(indices: Int64s, size: int, keys: UInt64s, inverse: bool, out: Int64
 
 
 @inline
-def shuffle(key: Any, size: Any, out: Any) -> None:
+def shuffle(key: Any, size: Any, least: Any, out: Any) -> None:
     """Fills `out[:size]`, at most 2^16 items, with 0..size-1 by a keyed Fisher-Yates shuffle: every permutation is equally
-    likely over keys. Lemire's multiply-high turns 32-bit words of a splitmix64 counter into numbers below n; biased words are
-    drawn again."""
+    likely over keys. It goes from the last item down, and stops where those from `least` on are done. Lemire's multiply-high
+    turns 32-bit words of a splitmix64 counter into numbers below n; biased words are drawn again."""
     for i in range(size):
         out[i] = i
     counter = mix64(key)
-    for i in range(size - 1, 0, -1):
+    for i in range(size - 1, max(0, least - 1), -1):
         choices = np.uint64(i + 1)
         while True:
             counter += GOLDEN
@@ -164,4 +164,4 @@ def shuffle(key: Any, size: Any, out: Any) -> None:
 @kernel
 def shuffle_table(key: np.uint64, out: UInt16sOut) -> None:
     """`shuffle` of all items of `out`."""
-    shuffle(key, len(out), out)
+    shuffle(key, len(out), 0, out)

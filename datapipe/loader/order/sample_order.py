@@ -10,7 +10,7 @@ before had drawn. The inverse, `samples_of`, gives every occurrence of a sequenc
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 
@@ -62,15 +62,14 @@ class SourceOrders(Sequence[GrownOrder]):
 
     def moving(self, source: int, moves: Sequence[tuple[int, Generations]]) -> GrownOrder:
         """The order of a source in a run with these moves. Raises SnapshotError for moves that no run makes."""
-        key, parts = self._key, self._layout.generations_of(source)
-        is_cell, repeats = bool(self._layout.is_cell[source]), self._repeats_of(source)
+        key, name, repeats = self._key, self._layout.sources[source], self._repeats_of(source)
+        common: dict[str, Any] = {"shuffle": key.shuffle, "is_cell": bool(self._layout.is_cell[source])}
         orders = [
             SourceOrder(
-                key.seed, names_of(key, self._layout.sources[source], number), self._layout.runs.part(part), repeats,
-                key.window_shards, shuffle=key.shuffle, is_cell=is_cell,
+                key.seed, names_of(key, name, number), self._layout.runs.part(part), repeats, key.window_shards, **common
             )
-            for number, part in enumerate(parts)
-        ]  # fmt: skip
+            for number, part in enumerate(self._layout.generations_of(source))
+        ]
         return GrownOrder(orders, source_eras(moves, [order.size for order in orders]))
 
     def _repeats_of(self, source: int) -> Strata | Repeats | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -73,3 +75,8 @@ def test_readme_modules_exist(name: str) -> None:
 @pytest.mark.parametrize("name", list(MOST_LINES))
 def test_readme_is_short(name: str) -> None:
     assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= MOST_LINES[name]
+
+
+def test_reference_is_that_of_the_code() -> None:
+    done = subprocess.run([sys.executable, ".ci/reference", "--check"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -177,7 +177,9 @@ Spill = Annotated[str, typer.Option(metavar="FOLDER", help="Where queries spill;
 
 def sql(
     output: OutputFolder,
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="One SELECT of DuckDB's SQL.")],
+    query: Annotated[
+        str | None, typer.Argument(metavar="QUERY", help="One SELECT of DuckDB's SQL. Default: list the views and columns.")
+    ] = None,
     rows: Annotated[int, typer.Option(min=1, max=1_000_000, help="Rows of the printed table.")] = 100,
     memory: Memory = "1GiB",
     threads: Threads = 2,
@@ -192,16 +194,17 @@ def sql(
     datapipe sql OUTPUT "describe documents"
 
     A document has a source, a fate, a rule, a measured value, columns, a shard. The views are
-    documents, clusters, borderlines, findings and packed; mixtures/README.md lists their columns. A
+    documents, clusters, borderlines, findings and packed; without QUERY their columns are listed. A
     query reads the tables of this output alone: no other file, no network, and it writes nothing.
     """
+    from datapipe.explore.columns import VIEWS
     from datapipe.explore.database import Limits
     from datapipe.explore.documents import Inspector
 
     database = Inspector.open(output, Limits(memory=memory, threads=threads, spill=spill)).database
 
     def answer() -> None:
-        names, answers = database.ask(query)
+        names, answers = (["view", "columns", "meaning"], iter(VIEWS)) if query is None else database.ask(query)
         if as_json:
             for row in answers:
                 line = dict(zip(names, row))

@@ -80,63 +80,66 @@ Seed = Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)]
 
 
 class LoaderOptions(BaseModel, frozen=True, strict=True, extra="forbid"):
-    # the fingerprint of a snapshot, or its first digits, of `datapipe snapshots`; by default the newest
+    """The comments are the reference: `.ci/reference` prints them."""
+
+    # A fingerprint of `datapipe snapshots`, or its first digits. Default: the newest snapshot.
     snapshot: str | None = None
-    # tokens of a row, of an output with several lengths; by default the first of the mixture
+    # Tokens of a row, for an output with several lengths. Default: the first length of the mixture.
     sequence_length: _Rows | None = None
-    # rows over all ranks. Give exactly one of `global_batch_size` and `batch_size`.
+    # Rows over all ranks. Give exactly one of `global_batch_size` and `batch_size`.
     global_batch_size: _Rows | None = None
-    # rows of each rank; the global batch has `batch_size * world_size` rows
+    # Rows of each rank. The global batch has `batch_size * world_size` rows.
     batch_size: _Rows | None = None
-    # rank, world_size: number of this trainer, from 0, and of the trainers that share each global batch. By
-    # default those of `torch.distributed` or of the environment, else 0 and 1: see `world.py`.
+    # Number of this trainer, from 0. Default: that of `torch.distributed` or of the environment (`world.py`), else 0.
     rank: int | None = None
+    # Number of trainers that share each global batch. Default: as for `rank`, else 1.
     world_size: int | None = None
-    # instead of rank and world size, where several ranks read the same rows, or parts of them
+    # Replaces rank and world size where several ranks read the same rows, or parts of them.
     mesh: Mesh | None = None
-    # "train"; or "validation", which gives every held-out sequence once, in order, with a smaller last batch
+    # "train" or "validation". Validation gives every held-out sequence once, in order; its last batch may be smaller.
     split: Split = "train"
-    fields: Annotated[Sequence[str], PlainValidator(_field_names)] = ("input_ids", "labels")
-    # "shifted" (the next token), or "unshifted" for models that shift labels themselves, as Hugging Face's do
+    fields: Annotated[Sequence[str], PlainValidator(_field_names)] = ("input_ids", "labels")  # Names of the fields below.
+    # "shifted": the next token. "unshifted": for models that shift labels themselves, as Hugging Face's do.
     labels: Labels = "shifted"
-    # int64 or int32, of the fields with one number per token
+    # int64 or int32, the type of the fields with one number per token.
     dtype: Annotated[npt.DTypeLike, PlainValidator(_dtype_name)] = "int64"
-    seed: Seed | None = None  # of the permutations, from -2^63 to 2^64 - 1; the snapshot's by default
-    # shards of a source whose rows are mixed at a time, 0 for all; the snapshot's by default
+    # Seed of the permutations, from -2^63 to 2^64 - 1. Default: the seed of the snapshot.
+    seed: Seed | None = None
+    # Number of shards of a source whose rows are mixed at a time; 0: all. Default: that of the snapshot.
     window: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
-    # False: the rows of each source in the order of its shards; the sources are mixed as always
+    # False: the rows of each source come in the order of its shards. Sources are mixed in any case.
     shuffle: bool = True
-    # rows that come one after another from one source. 1: sources are mixed row by row. The global batch
-    # size: every batch is of one source. The rows of a rank: every rank's part of a batch is
+    # Number of neighbouring rows that come from one source. 1: sources are mixed row by row. The global batch size: every
+    # batch has one source. The number of rows of a rank: the part of every rank has one source.
     group_rows: _Rows = 1
-    # weights instead of the snapshot's: {source: weight}, or phases [(token at which the phase ends,
-    # weights), …]. The last phase ends at None.
+    # Weights in place of the snapshot's: {source: weight}, or phases [(token at which the phase ends, weights), …]. The last
+    # phase ends at None.
     mixture: Annotated[Override | None, PlainValidator(_plain_mixture), PlainSerializer(lambda mixture: mixture)] = None
-    # half-open ranges (start, stop) of steps that are left out; all other steps keep their batches
+    # Half-open ranges (start, stop) of steps to leave out. All other steps keep their batches.
     skip: Annotated[Sequence[tuple[int, int]], PlainValidator(_steps)] = ()
-    # documents whose tokens become padding, each as SOURCE/PATH:POSITION or as the 32 hex digits of its key
+    # Documents whose tokens become padding, each as SOURCE/PATH:POSITION or as the 32 hex digits of its key.
     skip_documents: _Names = ()
-    # paths of shards, with or without the digest, whose rows are replaced by others of their source
+    # Paths of shards, with or without the digest. Other rows of the source replace their rows.
     skip_shards: _Names = ()
-    # accept states of another mixture, or of other sources; each source continues after its samples so far
+    # Accepts states of another mixture, or of other sources. Each source continues after its samples so far.
     migrate: bool = False
-    restart: _Names = ()  # with `migrate`, sources that hold other rows than before and start over
-    # "raise" an error for rows that are damaged in storage; or "replace" them by other rows of their source,
-    # with a warning that names the shard. The replacement is not part of the state, as `skip_shards` is.
+    restart: _Names = ()  # With `migrate`: sources that hold other rows than before and start over.
+    # What happens to rows that are damaged in storage. "raise": an error. "replace": other rows of their source replace them,
+    # with a warning that names the shard. States do not record the replacement, as they do for `skip_shards`.
     on_corrupt: OnCorrupt = "raise"
-    # runs (documents, and the padding of rows) that `cu_seqlens` has room for (`most_runs`), so that its length
-    # and `max_seqlen` are the same in every batch: for CUDA graphs and torch.compile
+    # Number of runs (documents, and the padding of rows) that `cu_seqlens` has room for (see `most_runs`). Its length and
+    # `max_seqlen` are then the same in every batch, as CUDA graphs and torch.compile need.
     pad_cu_seqlens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
-    # rows at the end of a run that make no whole batch. False: a smaller last batch, of which a rank may have
-    # no row. True: left out. Default: left out with a warning. A validation always keeps them
+    # What happens to the last rows of a run, where they do not fill a batch. False: they make a smaller batch, in which a rank
+    # may have no row. True: they are left out. Default: they are left out with a warning. Validation always keeps them.
     drop_last: bool | None = None
-    # size of the local cache of whole shards for snapshots on object stores; 0 for none. By default 16 GiB, and
-    # at most half of the free disk space. A service has its own cache
+    # Bytes of the local cache of whole shards, for snapshots on object stores; 0: no cache. Default: 16 GiB, and at most half
+    # of the free disk space. A service has a separate cache.
     cache_bytes: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
-    # of that cache, which ranks and runs of a machine share; $XDG_CACHE_HOME/datapipe/shards by default
+    # Folder of that cache, which the ranks and runs of a machine share. Default: $XDG_CACHE_HOME/datapipe/shards.
     cache_folder: str | Path | None = None
-    # batches built ahead; 0 builds in the caller. By default 4 to 32: as many as fit into 6 MiB, or into 8 MiB from a
-    # service or a store
+    # Number of batches to build ahead; 0: the caller builds them. Default: 4 to 32, as many as fit into 6 MiB, or into 8 MiB
+    # from a service or a store.
     prefetch: Annotated[int, Field(ge=0, le=1 << 16)] | None = None
 
     @model_validator(mode="after")

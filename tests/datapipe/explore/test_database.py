@@ -92,6 +92,19 @@ def test_tables_hold_the_tokens_of_each_document_and_the_shard_that_has_them(fin
     assert [tuple(part) for part in where] == [(p["path"], p["row"], p["start"], p["tokens"]) for p in shown]
 
 
+def test_listed_columns_are_those_of_the_views(finished: Browsed, capsys: pytest.CaptureFixture[str]) -> None:
+    sql(str(finished.folder / "out"), None, as_json=True)
+    listed: dict[str, list[str]] = {}
+    for line in map(json.loads, capsys.readouterr().out.splitlines()):
+        listed.setdefault(line["view"], []).extend(line["columns"].split(", "))
+    for view, names in listed.items():
+        actual = [row[0] for row in finished.api.output.database.ask(f"describe {view}")[1]]
+        if names[-1] == "NAME":  # those of the source and its stages
+            names.pop()
+            del actual[len(names) :]
+        assert actual == names
+
+
 def test_rows_are_printed_without_what_would_control_a_terminal(finished: Browsed, capsys: pytest.CaptureFixture[str]) -> None:
     output, query = str(finished.folder / "out"), "select i, chr(27) || '[31m' as c from range(3) t(i) order by i"
     sql(output, query, rows=2)

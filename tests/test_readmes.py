@@ -9,12 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from datapipe.config.catalogue import describe, stage_names
+from datapipe.config.yaml import parse_yaml
+
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("datapipe", "stages", "mixtures", "tests", "deploy", ".ci", ".github")
 READMES = sorted(
     [ROOT / "README.md", *(path for room in ROOMS for path in (ROOT / room).rglob("*.md"))],
     key=lambda path: path.relative_to(ROOT).as_posix(),
 )
+STAGES = "|".join(sorted({name.partition(".")[0] for name in stage_names()}))
 MOST_LINES = {"README.md": 200, "datapipe/README.md": 120}
 
 
@@ -77,6 +81,15 @@ def test_readme_is_short(name: str) -> None:
     assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= MOST_LINES[name]
 
 
+@pytest.mark.parametrize("name", names(READMES))
+def test_readme_options_of_stages_exist(name: str) -> None:
+    text, unknown = (ROOT / name).read_text(encoding="utf-8"), []
+    for stage, given in re.findall(rf"(?:`|- )((?:{STAGES})\.\w+): (\{{[^{{}}\n…]*\}})", text):
+        options = {option.name for option in describe(stage).options} | {"as", "when"}
+        unknown += [f"{stage}: {key}" for key in parse_yaml(given, name).data if key not in options]
+    assert unknown == []
+
+
 def test_reference_is_that_of_the_code() -> None:
-    done = subprocess.run([sys.executable, ".ci/reference", "--check"], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, ".ci/reference", "--check"], cwd=ROOT, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

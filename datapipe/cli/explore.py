@@ -42,11 +42,16 @@ def inspect(
             "one, with the differences marked; 'all' for any stage.",
         ),
     ] = None,
-    source: Annotated[str, typer.Option(help="Only documents of this source; only clusters that lost documents of it.")] = "",
+    source: Annotated[
+        str, typer.Option(help="Show only documents of this source, and clusters that dropped documents of it.")
+    ] = "",
     count: Annotated[int, typer.Option("-n", "--count", min=1, help="Number of documents or clusters.")] = 5,
     full: Annotated[bool, typer.Option("--full", help="Print whole texts.")] = False,
     members: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="With --clusters: dropped documents shown of each; 3 by default.")
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="With --clusters: number of dropped documents to show for each cluster. Default: 3."
+        ),
     ] = None,
     least_alike: Annotated[
         bool, typer.Option("--least-alike", help="With --clusters: lowest measured similarity first.")
@@ -58,7 +63,7 @@ def inspect(
         ),
     ] = None,
     thresholds: Annotated[
-        str | None, typer.Option("--at", metavar="0.1,0.2,…", help="With --sweep: the thresholds; quantiles by default.")
+        str | None, typer.Option("--at", metavar="0.1,0.2,…", help="With --sweep: the thresholds. Default: quantiles.")
     ] = None,
     contaminated: Annotated[
         bool, typer.Option("--contamination", help="Show which items of evaluation sets the run found, and in which documents.")
@@ -170,9 +175,11 @@ def _numbers(listed: str | None) -> list[float]:
     return numbers
 
 
-Memory = Annotated[str, typer.Option(metavar="SIZE", help="Memory of a query; what needs more spills to disk.")]
+Memory = Annotated[str, typer.Option(metavar="SIZE", help="Memory of a query. A query that needs more spills to disk.")]
 Threads = Annotated[int, typer.Option(min=1, max=1024, help="Threads of a query.")]
-Spill = Annotated[str, typer.Option(metavar="FOLDER", help="Where queries spill; the machine's temporary folder by default.")]
+Spill = Annotated[
+    str, typer.Option(metavar="FOLDER", help="Folder that queries spill to. Default: the temporary folder of the machine.")
+]
 
 
 def sql(
@@ -235,7 +242,7 @@ def _print_table(names: list[str], rows: Iterator[tuple[Any, ...]], most: int) -
 
 def browse(
     output: OutputFolder,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port on 127.0.0.1; a free one by default.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port on 127.0.0.1. Default: a free port.")] = 0,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the page in a browser.")] = False,
     memory: Memory = "1GiB",
     threads: Threads = 2,

@@ -13,7 +13,7 @@ from datapipe.errors import SnapshotError, UserError
 from datapipe.service.options import ServeOptions
 
 GlobalBatchSize = Annotated[int | None, typer.Option(min=1, help="Rows of a step over all ranks.")]
-WorldSize = Annotated[int, typer.Option(min=1, help="Ranks that share a step.")]
+WorldSize = Annotated[int, typer.Option(min=1, help="Number of ranks that share a step.")]
 
 
 def trace(
@@ -22,12 +22,13 @@ def trace(
     document: Annotated[
         str | None,
         typer.Option(
-            metavar="SOURCE/PATH:POSITION", help="A document instead of a step, or the key of one: lists its batches."
+            metavar="SOURCE/PATH:POSITION", help="List the batches of a document, given by name or key, instead of a step."
         ),
     ] = None,
     global_batch_size: GlobalBatchSize = None,
     state: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="JSON of loader.state_dict(), for a run whose options changed.")
+        Path | None,
+        typer.Option(metavar="FILE", help="File with the JSON of loader.state_dict(), for a run whose options changed."),
     ] = None,
     rank: Annotated[int | None, typer.Option(min=0, help="Only the rows of this rank.")] = None,
     world_size: WorldSize = 1,
@@ -35,8 +36,8 @@ def trace(
         int | None,
         typer.Option(
             min=1,
-            help="With --document: epochs of its source to search. By default the steps that --state counts, a finite run, "
-            "or one epoch.",
+            help="With --document: number of epochs of its source to search. Default: the steps that --state counts, a finite "
+            "run, or one epoch.",
         ),
     ] = None,
     text: Annotated[bool, typer.Option("--text", help="With --step: print the text of each document.")] = False,
@@ -145,13 +146,15 @@ def _read_json(path: Path) -> dict[str, Any]:
 def loader_bench(
     output: OutputFolder,
     step_ms: Annotated[float, typer.Option(min=0, help="Milliseconds of a training step; see your trainer's log.")],
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Rows of this rank; 8 unless a global size is given.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Rows of each rank. Default: 8, unless a global size is given.")
+    ] = None,
     global_batch_size: GlobalBatchSize = None,
     rank: Annotated[int, typer.Option(min=0, help="Rank of the simulated trainer.")] = 0,
     world_size: WorldSize = 1,
     steps: Annotated[int, typer.Option(min=2, max=1_000_000, help="Steps to run.")] = 100,
     prefetch: Annotated[
-        int | None, typer.Option(min=0, max=1024, help="Batches built ahead; depends on their size if not given.")
+        int | None, typer.Option(min=0, max=1024, help="Number of batches to build ahead. Default: by their size.")
     ] = None,
     fields: Annotated[str, typer.Option(metavar="F,G,…", help="Fields of each batch.")] = "input_ids,labels",
     snapshot: SnapshotName = None,
@@ -195,7 +198,9 @@ def serve(
         typer.Argument(metavar="OUTPUT", help="Outputs of runs: paths or URLs, or NAME=OUTPUT.", callback=no_mixture),
     ],
     options: ServeOptions,
-    log_json: Annotated[str | None, typer.Option(metavar="FILE", help="A JSON line for each event; - for stdout.")] = None,
+    log_json: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Append a line of JSON for each event; - for stdout.")
+    ] = None,
 ) -> None:
     """Serve the batches of outputs to trainers on other machines.
 

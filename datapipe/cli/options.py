@@ -39,11 +39,14 @@ Settings = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the mixture, as in --set pack.sequence_length=512"),
 ]
 SnapshotName = Annotated[
-    str | None, typer.Option("--snapshot", metavar="DIGITS", help="The first digits of its fingerprint; the newest by default.")
+    str | None,
+    typer.Option(
+        "--snapshot", metavar="DIGITS", help="The first digits of the fingerprint of a snapshot. Default: the newest snapshot."
+    ),
 ]
 SequenceLength = Annotated[
     int | None,
-    typer.Option("--sequence-length", min=1, metavar="N", help="The rows of N tokens, of an output with several lengths."),
+    typer.Option("--sequence-length", min=1, metavar="N", help="For an output with several lengths: the rows of N tokens."),
 ]
 Output = Annotated[str | None, typer.Option(metavar="URL", help="Folder or URL to write to, instead of the mixture's output.")]
 Json = Annotated[

@@ -28,7 +28,8 @@ def report(
         str | None, typer.Argument(metavar="OTHER", help="Another output to compare with.", callback=no_mixture)
     ] = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Every reason of drops, the mixture, the time of each step, the tokenizer.")
+        bool,
+        typer.Option("--full", help="Print every reason for drops, the mixture, the time of each step, and the tokenizer."),
     ] = False,
     html: Annotated[str | None, typer.Option("--html", metavar="FILE", help="Write the report as a page.")] = None,
     as_json: Json = False,
@@ -148,13 +149,13 @@ def verify(
 def export(
     output: OutputFolder,
     format: Annotated[
-        str | None, typer.Option(metavar="megatron|parquet|arrow|mds|jsonl", help="The format; none with --card alone.")
+        str | None, typer.Option(metavar="megatron|parquet|arrow|mds|jsonl", help="The format. Leave it out with --card alone.")
     ] = None,
     to: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            help="A new or empty folder, or that of the same export; or hf://datasets/OWNER/NAME, on the hub.",
+            help="A new or empty folder, or the folder of the same export; or hf://datasets/OWNER/NAME on the hub.",
         ),
     ] = None,
     source: Annotated[str | None, typer.Option(help="Only this source.")] = None,

@@ -61,7 +61,9 @@ def init(file: Annotated[Path, typer.Argument(help="The file to write.")] = Path
 def run(
     mixture_file: MixtureFile,
     engine: Annotated[str, typer.Option(metavar="local|ray", help="Run tasks in local processes or on Ray.")] = "local",
-    workers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Worker processes; one a core by default.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Worker processes. Default: one for each core.")
+    ] = None,
     address: Annotated[str | None, typer.Option(metavar="ADDR", help="A running Ray cluster: auto, or host:port.")] = None,
     output: Output = None,
     limit: Limit = None,
@@ -74,7 +76,7 @@ def run(
         typer.Option(
             min=0.1,
             metavar="SECONDS",
-            help="Go on: list the sources so often, and add new files by `publish` of the mixture.",
+            help="Keep running: list the sources every SECONDS, and add new files as `publish` of the mixture says.",
         ),
     ] = None,
     rebuild: Rebuild = False,
@@ -84,10 +86,11 @@ def run(
         typer.Option(min=0, max=65535, metavar="PORT", help="Serve figures for Prometheus; 0: any port."),
     ] = None,
     metrics_host: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Where the figures are served: loopback by default, 0.0.0.0 for all.")
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Address that serves the figures. Default: loopback; 0.0.0.0: all addresses."),
     ] = None,
     log_json: Annotated[
-        str | None, typer.Option("--log-json", metavar="FILE", help="Append an event a line, as JSON; - for stdout.")
+        str | None, typer.Option("--log-json", metavar="FILE", help="Append a line of JSON for each event; - for stdout.")
     ] = None,
 ) -> None:
     """Run a mixture. The same command resumes a run that was stopped.
@@ -212,10 +215,10 @@ def plan(
     trust_records: TrustRecords = False,
     as_json: Json = False,
     at: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="What the run would be with so many bytes of input, as stored: 100TB.")
+        str | None, typer.Option(metavar="SIZE", help="Show the run with this many bytes of input files: 100TB.")
     ] = None,
     cores: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="With --at: cores of the run; those of this machine by default.")
+        int | None, typer.Option(min=1, metavar="N", help="With --at: cores of the run. Default: the cores of this machine.")
     ] = None,
     prices: Annotated[
         str | None,
@@ -322,7 +325,9 @@ def bench(
     mixture_file: MixtureFile,
     source: Annotated[str, typer.Option(help="Only this source.")] = "",
     sample: Annotated[str, typer.Option(metavar="SIZE", help="Bytes of text to read of each source.")] = "64MB",
-    seconds: Annotated[float, typer.Option(min=0, help="Repeat for about so long, at most 5 times, and report medians.")] = 120,
+    seconds: Annotated[
+        float, typer.Option(min=0, help="Repeat for about this long, at most 5 times, and report medians.")
+    ] = 120,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the figures to a file.")] = None,
     set_: Settings = None,
 ) -> None:

@@ -16,9 +16,9 @@ _EVERY_S = 2.0
 def status(
     output: OutputFolder,
     seconds: Annotated[
-        float | None, typer.Argument(min=0.1, metavar="[SECONDS]", help="With --watch: between two reads; 2 by default.")
+        float | None, typer.Argument(min=0.1, metavar="[SECONDS]", help="With --watch: seconds between two reads. Default: 2.")
     ] = None,
-    watches: Annotated[bool, typer.Option("--watch", help="Show it again and again, until the run ends.")] = False,
+    watches: Annotated[bool, typer.Option("--watch", help="Repeat until the run ends.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show how far a run is, from another terminal or machine.
@@ -57,9 +57,11 @@ def status(
 
 def snapshots(
     output: OutputFolder,
-    pin: Annotated[str | None, typer.Option("--pin", metavar="DIGITS", help="Let no cleaning delete this one.")] = None,
-    why: Annotated[str | None, typer.Option("--why", metavar="TEXT", help="With --pin: what needs it.")] = None,
-    unpin: Annotated[str | None, typer.Option("--unpin", metavar="DIGITS", help="Remove its pin.")] = None,
+    pin: Annotated[
+        str | None, typer.Option("--pin", metavar="DIGITS", help="Keep this snapshot, whatever `datapipe clean` deletes.")
+    ] = None,
+    why: Annotated[str | None, typer.Option("--why", metavar="TEXT", help="With --pin: the reason.")] = None,
+    unpin: Annotated[str | None, typer.Option("--unpin", metavar="DIGITS", help="Remove the pin of this snapshot.")] = None,
 ) -> None:
     """List the snapshots of an output, and what changed; pin one.
 
@@ -97,7 +99,7 @@ def snapshots(
 
 def clean(
     output: OutputFolder,
-    keep: Annotated[int, typer.Option(min=1, metavar="N", help="How many of the newest snapshots stay.")] = 1,
+    keep: Annotated[int, typer.Option(min=1, metavar="N", help="Number of the newest snapshots to keep.")] = 1,
     work: Annotated[
         bool, typer.Option("--work", help="Delete also the files under work/ that only inspecting and further runs need.")
     ] = False,

@@ -11,13 +11,12 @@ import typer
 from datapipe.cli.options import Json, Limit, Settings, command_line, end_by_signals, print_json, share_of, show, size_of
 from datapipe.errors import UserError
 
-Until = Annotated[
-    str, typer.Option(metavar="STAGE", help="Take documents before this stage; by default before filter.classifier.")
-]
-Workers = Annotated[int | None, typer.Option(min=1, help="Processes that run the stages; all cores by default.")]
+Until = Annotated[str, typer.Option(metavar="STAGE", help="Take documents before this stage. Default: filter.classifier.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Processes that run the stages. Default: one for each core.")]
 TextField = Annotated[str, typer.Option(metavar="FIELD", help="With files: the field with the text.")]
 MaxChars = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Characters of the start of each text, as filter.classifier has it.")
+    int | None,
+    typer.Option(min=1, metavar="N", help="Number of characters to read from the start of each text, as in filter.classifier."),
 ]
 
 
@@ -28,28 +27,36 @@ def train(
             metavar="INPUT…", help="Labelled files or globs; or a mixture, or the output of a run without tokenizer."
         ),
     ],
-    output: Annotated[Path, typer.Option(metavar="FILE", help="The model to write; its card stands beside it.")],
+    output: Annotated[Path, typer.Option(metavar="FILE", help="The model to write. Its card is written beside it.")],
     kind: Annotated[str, typer.Option(metavar="KIND", help="linear, or fasttext: a standard .bin.")] = "linear",
     text: TextField = "text",
     label: Annotated[
-        str, typer.Option(metavar="FIELD", help="The field with the label or number; with files `label` by default.")
+        str, typer.Option(metavar="FIELD", help="The field with the label or number. Default with files: label.")
     ] = "",
     number: Annotated[bool, typer.Option("--number", help="Labels are numbers on a scale, and a number is predicted.")] = False,
     positive: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="With a mixture: a source of wanted text, may be repeated. With files: the label."),
+        typer.Option(
+            metavar="NAME",
+            help="With a mixture: a source of positive examples; may be repeated. With files: the positive label.",
+        ),
     ] = None,
     negative: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="With a mixture: a source of other text; all others by default.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="With a mixture: a source of negative examples. Default: all other sources."),
     ] = None,
     group_by: Annotated[
-        str, typer.Option(metavar="FIELD", help="Documents with the same value are all trained on, or all held out.")
+        str, typer.Option(metavar="FIELD", help="Keep documents with the same value on the same side: trained on, or held out.")
     ] = "",
-    held_out: Annotated[str, typer.Option(metavar="SHARE", help="Documents to measure with, not trained on.")] = "20%",
-    sample: Annotated[str, typer.Option(metavar="SIZE", help="Text of each label at most, chosen by keyed hash.")] = "64MB",
+    held_out: Annotated[
+        str, typer.Option(metavar="SHARE", help="Share of the documents to measure with. They are not trained on.")
+    ] = "20%",
+    sample: Annotated[
+        str, typer.Option(metavar="SIZE", help="Maximum bytes of text for each label, chosen by keyed hash.")
+    ] = "64MB",
     max_chars: MaxChars = None,
-    balanced: Annotated[bool, typer.Option("--balanced", help="Each label counts as much as any other.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Of the sample, the split and the training.")] = 0,
+    balanced: Annotated[bool, typer.Option("--balanced", help="Give each label the same weight.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the sample, the split and the training.")] = 0,
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -125,26 +132,32 @@ def annotate(
         list[str],
         typer.Argument(metavar="INPUT…", help="A mixture, the output of a run with `tokenizer: none`, or files and globs."),
     ],
-    rubric: Annotated[Path, typer.Option(metavar="FILE", help="What is asked; mixtures/educational.md is an example.")],
+    rubric: Annotated[
+        Path, typer.Option(metavar="FILE", help="The question to the model; mixtures/educational.md is an example.")
+    ],
     endpoint: Annotated[str, typer.Option(metavar="URL", help="Base URL of the server, such as http://127.0.0.1:8000/v1")],
-    model: Annotated[str, typer.Option(metavar="NAME", help="The model, as the server calls it.")],
+    model: Annotated[str, typer.Option(metavar="NAME", help="Name of the model on the server.")],
     output: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the labelled documents.")],
-    sample: Annotated[int, typer.Option(min=1, metavar="N", help="Different texts to annotate.")] = 1000,
+    sample: Annotated[int, typer.Option(min=1, metavar="N", help="Number of different texts to annotate.")] = 1000,
     source: Annotated[str | None, typer.Option(metavar="NAME", help="Only this source of the mixture.")] = None,
     until: Until = "",
-    seed: Annotated[int, typer.Option(min=0, help="Of the sample.")] = 0,
-    cache: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Answers of all jobs; OUTPUT/cache by default.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the sample.")] = 0,
+    cache: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Folder of the answers of all jobs. Default: OUTPUT/cache.")
+    ] = None,
     api_key_env: Annotated[str, typer.Option(metavar="VAR", help="The environment variable that holds the key.")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Estimate tokens and cost; ask nothing.")] = False,
-    input_price: Annotated[float, typer.Option(min=0, metavar="PRICE", help="Of a million tokens that are read.")] = 0.0,
-    output_price: Annotated[float, typer.Option(min=0, metavar="PRICE", help="Of a million tokens that are written.")] = 0.0,
-    max_cost: Annotated[float | None, typer.Option(min=0, help="Stop before this command costs more.")] = None,
-    concurrency: Annotated[int, typer.Option(min=1, max=1024, help="Requests under way at a time.")] = 16,
-    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Of one request.")] = 120.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Estimate tokens and cost, without a request.")] = False,
+    input_price: Annotated[float, typer.Option(min=0, metavar="PRICE", help="Price of a million input tokens.")] = 0.0,
+    output_price: Annotated[float, typer.Option(min=0, metavar="PRICE", help="Price of a million output tokens.")] = 0.0,
+    max_cost: Annotated[float | None, typer.Option(min=0, help="Stop before the cost exceeds this amount.")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, max=1024, help="Number of concurrent requests.")] = 16,
+    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Timeout of one request.")] = 120.0,
     max_wait: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="How long a server is waited for that gives no answer at all.")
+        float, typer.Option(min=0, metavar="SECONDS", help="Time to wait for a server that does not answer.")
     ] = 600.0,
-    max_unparsed: Annotated[str, typer.Option(metavar="SHARE", help="Stop where more answers give no score.")] = "50%",
+    max_unparsed: Annotated[
+        str, typer.Option(metavar="SHARE", help="Stop when a larger share of the answers has no score.")
+    ] = "50%",
     skip_failed: Annotated[
         bool, typer.Option("--skip-failed", help="Leave out documents that the server refuses, or fails on each time.")
     ] = False,
@@ -221,16 +234,16 @@ def evaluate(
     ] = None,
     rename: Annotated[
         list[str] | None,
-        typer.Option(metavar="VALUE=LABEL", help="What VALUE in the files means: a LABEL of the models; may be repeated."),
+        typer.Option(metavar="VALUE=LABEL", help="Read VALUE in the files as LABEL of the models; may be repeated."),
     ] = None,
     positive: Annotated[
-        str, typer.Option(metavar="LABEL", help="Of two labels, the one whose score counts. Default: by names such as 1.")
+        str, typer.Option(metavar="LABEL", help="With two labels, the positive one. Default: found by its name, such as 1.")
     ] = "",
     threshold: Annotated[
-        float, typer.Option(metavar="SCORE", help="Of two labels: from this score on a document counts as positive.")
+        float, typer.Option(metavar="SCORE", help="With two labels: the least score of a positive document.")
     ] = 0.5,
     cut: Annotated[
-        float | None, typer.Option(metavar="NUMBER", help="Of numbers: from this one on a document counts as positive.")
+        float | None, typer.Option(metavar="NUMBER", help="With numbers: the least number of a positive document.")
     ] = None,
     known_only: Annotated[
         bool, typer.Option("--known-only", help="Leave out documents with a label that the models do not know.")
@@ -284,7 +297,7 @@ def tokenizer_train(
     ],
     pattern: Annotated[str, typer.Option(metavar="P", help="Pre-tokenization: gpt2, cl100k, o200k, llama3, qwen2.")] = "gpt2",
     eos: Annotated[str, typer.Option(metavar="T", help="The end-of-text token.")] = "<|endoftext|>",
-    sample: Annotated[str, typer.Option(metavar="SIZE", help="About how many bytes of text to train on.")] = "256MB",
+    sample: Annotated[str, typer.Option(metavar="SIZE", help="Approximate bytes of text to train on.")] = "256MB",
     output: Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")] = Path("tokenizer.json"),
     text: Annotated[str, typer.Option(metavar="FIELD", help="Input field with the text; dots select nested fields.")] = "text",
 ) -> None:

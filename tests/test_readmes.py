@@ -96,6 +96,13 @@ def test_reference_is_that_of_the_code() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_table_of_trainers_has_the_installed_versions() -> None:
+    locked = (ROOT / ".ci/requirements-test.txt").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [\w ]+ \| ([\w.]+)\S* \| \[`", (ROOT / "deploy/support.md").read_text(encoding="utf-8"), re.M)
+    assert rows
+    assert [number for number in rows if f"=={number}" not in locked + (ROOT / ".ci/torch.txt").read_text(encoding="utf-8")] == []
+
+
 def test_citation_has_the_version() -> None:
     citation = parse_yaml((ROOT / ".github/CITATION.cff").read_text(encoding="utf-8"), "CITATION.cff").data
     assert citation["version"] == version("datapipe")

@@ -176,6 +176,20 @@ class Stacked:
     hint: ClassVar[str] = "Axis: tokens."
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Intervals:
+    """A line for each row of the table, from its column 3 to its column 4, with a mark of column 2 and a fainter one of
+    column 1. A number that is None has none."""
+
+    kind: ClassVar[str] = "intervals"
+    hint: ClassVar[str] = ""
+    least: float  # of the axis
+    most: float
+
+    def x(self, value: float) -> float:
+        return 230.0 + (value - self.least) / ((self.most - self.least) or 1.0) * 410.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class HeatMap:
     """A square for each cell of a grid, in a color for its number. Columns are the last axis, rows the one before; where there
@@ -321,7 +335,7 @@ class _Grid(NamedTuple):
     across: int  # tiles beside each other
 
 
-Drawing = Bars | Histogram | Flow | Stacked | HeatMap
+Drawing = Bars | Histogram | Flow | Stacked | HeatMap | Intervals
 
 
 def coordinate(number: float) -> str:

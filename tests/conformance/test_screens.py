@@ -15,7 +15,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from datapipe.cli.main import CLASSIFIER_COMMANDS, app
+from datapipe.cli.main import CLASSIFIER_COMMANDS, MIXTURES_COMMANDS, app
 from datapipe.engine.events import Committed, Planned, Progress
 from datapipe.engine.protocol import Attempt, Message
 from datapipe.engine.watching.state import RunState
@@ -42,6 +42,8 @@ _GROUPS = [
     ["tokenizer", "train"],
     ["classifier"],
     *(["classifier", each.__name__] for each in CLASSIFIER_COMMANDS),
+    ["mixtures"],
+    *(["mixtures", each.__name__] for each in MIXTURES_COMMANDS),
 ]
 _STYLE = re.compile(r"\x1b\[[\d;]*m")
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

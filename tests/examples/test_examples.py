@@ -140,6 +140,19 @@ def test_megatron_has_the_same_losses_with_data_parallel_and_with_tensor_paralle
         assert next(loader)["input_ids"].tolist() == expected
 
 
+@pytest.mark.slow
+@pytest.mark.needs("sklearn")
+def test_search_of_a_mixture_runs_from_corpora_to_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(EXAMPLES.parents[1]), *sys.path]))
+    from tests.examples import mixture_search
+
+    losses = mixture_search.search(tmp_path, runs=9, steps=4, scale=0.1, seeds=2)
+
+    assert {"natural", "uniform"} <= set(losses) <= {"natural", "uniform", "found"}
+    assert all(3 < loss < 7 for each in losses.values() for loss in each)
+    assert (tmp_path / "found/report.md").exists()
+
+
 OF_JAX = """
 import jax
 from jax.sharding import NamedSharding, PartitionSpec

@@ -62,7 +62,17 @@ def _limited_rows(table: Table, most: int) -> Table:
 
 
 def _rendered(report: Report, shown: Sequence[Section]) -> bytes:
-    functions = {
+    names = {"report": report, "sections": shown, "palette": _PALETTE, "num_heat": HEAT_COLORS}
+    return rendered("report/html/templates/report.html", names | _functions(), visible, is_html=True).encode()
+
+
+def chart_svg(chart: Table) -> str:
+    """The drawing of a table as a file of its own, which follows the colours of the screen."""
+    return rendered("report/html/templates/chart.svg", {"chart": chart} | _functions(), visible, is_html=True)
+
+
+def _functions() -> dict[str, Any]:
+    return {
         "cell": cell,
         "cut": cut,
         "n": coordinate,
@@ -71,8 +81,6 @@ def _rendered(report: Report, shown: Sequence[Section]) -> bytes:
         "visible": visible,
         "bar_unit": bar_unit,
     }
-    names = {"report": report, "sections": shown, "palette": _PALETTE, "num_heat": HEAT_COLORS}
-    return rendered("report/html/templates/report.html", names | functions, visible, is_html=True).encode()
 
 
 def bar_unit(table: Table) -> float:

@@ -65,9 +65,11 @@ def propose(mixture: Mixture, swarm: Swarm, console: Console) -> None:
     write_atomic(path, table_of(runs, weights).encode())
     have_files = snapshot is not None and all(re.fullmatch(NAME_PATTERN, name) for name in limits.names)
     if snapshot is not None and have_files:  # cells have names that no source of a mixture has
+        output = parsed_yaml(mixture.resolved_yaml())["output"]  # in which references stay references
         for run, row in zip(runs, weights):
-            content = run_mixture(mixture, snapshot, run, row, swarm.folder)
-            write_atomic(swarm.folder / f"{run}.yaml", content.encode(), is_synced=False)
+            own = {"name": f"{mixture.name}-{run}", "output": f"{swarm.folder}/{run}"}
+            data = _run_mixture(mixture, snapshot, output, row) | own
+            write_atomic(swarm.folder / f"{run}.yaml", dump_yaml(data).encode(), is_synced=False)
     _print(mixture, limits, shares, console)
     for line in _next_lines(mixture, swarm, snapshot, runs[0] if have_files else ""):
         print_text(line, console)
@@ -91,21 +93,19 @@ def table_of(runs: Sequence[str], weights: Sequence[dict[str, str]]) -> str:
     return stream.getvalue()
 
 
-def run_mixture(mixture: Mixture, snapshot: Snapshot, run: str, weights: dict[str, str], folder: Path) -> str:
-    """The mixture file of a run, whose sources are those of the snapshot. References in the output's URL stay references."""
-    output = parsed_yaml(mixture.resolved_yaml())["output"]
+def _run_mixture(mixture: Mixture, snapshot: Snapshot, output: str, weights: dict[str, str]) -> dict[str, Any]:
+    """The mixture of a run without its name and output, whose sources are those of the snapshot in `output`."""
     taken = {"snapshot": output, "version": snapshot.fingerprint}
     lengths = list(snapshot.sequence_lengths)
     pack: dict[str, Any] = {"sequence_length": lengths if lengths[1:] else lengths[0]}
-    data = {
-        "name": f"{mixture.name}-{run}",
+    return {
+        "name": "",
         "seed": mixture.seed,
-        "output": f"{folder}/{run}",
+        "output": "",
         "sources": {name: {**taken, "sources": [name], "weight": float(weight)} for name, weight in weights.items()},
         "pack": pack | ({"bos_aligned": True} if snapshot.bos_aligned else {}),
         "shards": {"format": snapshot.shard_format},
     }
-    return dump_yaml(data)
 
 
 def _print(mixture: Mixture, limits: Limits, shares: np.ndarray, console: Console) -> None:

@@ -27,7 +27,7 @@ from typer.core import TyperCommand
 from datapipe.cli.explore import browse, inspect, sql
 from datapipe.cli.index import index, takedown
 from datapipe.cli.loader import loader_bench, serve, trace
-from datapipe.cli.mixtures import fit, propose
+from datapipe.cli.mixtures import SEARCH, fit, propose
 from datapipe.cli.options import show
 from datapipe.cli.output import export, report, verify
 from datapipe.cli.run import bench, init, plan, run
@@ -86,7 +86,7 @@ for command in CLASSIFIER_COMMANDS:
     classifier_app.command(cls=_Command)(command)
 app.add_typer(classifier_app, name="classifier")
 
-mixtures_app = typer.Typer(help="The weights of a mixture.", no_args_is_help=True, rich_markup_mode=None)
+mixtures_app = typer.Typer(help=SEARCH, short_help="The weights of a mixture.", no_args_is_help=True, rich_markup_mode=None)
 for command in MIXTURES_COMMANDS:
     mixtures_app.command(cls=_Command)(command)
 app.add_typer(mixtures_app, name="mixtures")

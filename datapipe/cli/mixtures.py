@@ -8,6 +8,22 @@ import typer
 from datapipe.cli.options import Settings
 from datapipe.errors import UserError
 
+SEARCH = """Search the weights of a mixture by many small runs.
+
+\b
+1. datapipe run mixture.yaml
+   makes the snapshot that all runs share.
+2. datapipe mixtures propose --around mixture.yaml
+   draws the weights of runs: swarm/weights.csv.
+3. Train a small model with each row of it,
+   Loader(OUTPUT, mixture=row), and write its
+   name and loss to swarm/results.csv.
+4. datapipe mixtures fit swarm/results.csv \\
+     --mixture mixture.yaml --to found
+   finds the best weights, or says that the
+   results cannot tell.
+"""
+
 Bounds = Annotated[
     list[str] | None,
     typer.Option("--bound", metavar="SOURCE=A:B", help="Shares of a source or pattern, as in web=10%:60%; may be repeated."),

@@ -27,7 +27,8 @@ _CANDIDATES = 4000
 _MOVES = 500
 _ROUNDS = 24
 _SURE = 2.0
-"""Standard errors by which a model's squared errors are below those of the mean, for it to say anything."""
+"""Standard errors by which a model's squared errors are below those of the mean, for it to say anything. Of 100 tables
+of noise (64 runs, 6 sources, linear models; 2026-11-30) none passed, and 7 would with one standard error."""
 
 Interval = tuple[float, float]
 

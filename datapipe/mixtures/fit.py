@@ -35,7 +35,7 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fit:
-    """What results say. Metrics are added up by their weights; a larger sum is better where `maximizes`."""
+    """What results say of the sum of their metrics, each times its weight."""
 
     limits: Limits  # of the search, with the shares of the mixture now
     models: tuple[tuple[str, Validated], ...]  # by metric
@@ -49,7 +49,6 @@ class Fit:
     difference_interval: Interval  # found - now
     doubts: tuple[str, ...]  # why the data cannot tell; empty where they can
     notes: tuple[str, ...]
-    maximizes: bool
 
     @property
     def tells(self) -> bool:
@@ -92,7 +91,6 @@ def fit(results: Results, limits: Limits, weights: Sequence[float], *, maximizes
         difference_interval=_turned(difference, sign),
         doubts=tuple(_doubts(errors, mean_errors, difference)),
         notes=tuple(_notes(results, searched, models, points[best])),
-        maximizes=maximizes,
     )
 
 
@@ -141,19 +139,15 @@ def _search(limits: Limits, refits: Sequence[Predict], starts: np.ndarray, seed:
 
 
 def _doubts(errors: np.ndarray, mean_errors: np.ndarray, difference: Interval) -> list[str]:
-    doubts = []
+    doubts, rmse, rmse_of_mean = [], *(float(np.sqrt((each**2).mean())) for each in (errors, mean_errors))
     if not is_above(mean_errors**2 - errors**2, _SURE):
         doubts.append(
             f"no model predicts runs that it was not fitted on better than their mean does, beyond chance: the error is "
-            f"{np.sqrt((errors**2).mean()):.4g}, that of the mean {np.sqrt((mean_errors**2).mean()):.4g}"
+            f"{rmse:.4g}, that of the mean {rmse_of_mean:.4g}"
         )
-    rmse = float(np.sqrt((errors**2).mean()))
     if difference[1] >= 0 or -sum(difference) / 2 < rmse:
-        why = (
-            "the interval of the difference holds 0"
-            if difference[1] >= 0
-            else f"the difference is below that error, {rmse:.4g}"
-        )
+        holds_0 = difference[1] >= 0
+        why = "the interval of the difference holds 0" if holds_0 else f"the difference is below that error, {rmse:.4g}"
         doubts.append(f"the found mixture is not better than the mixture now: {why}")
     return doubts
 

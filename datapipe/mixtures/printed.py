@@ -88,17 +88,17 @@ def _shares_table(fit: Fit) -> Table:
 
 def _lines(fit: Fit) -> Iterator[str]:
     metrics = " + ".join(metric for metric, _ in fit.models)
-    low, high = map(_text, fit.difference_interval)
+    low, high = map(cell, fit.difference_interval)
     yield (
-        f"{metrics}, as predicted: {_text(fit.found)} (95%: {' to '.join(map(_text, fit.found_interval))}), with the mixture "
-        f"now {_text(fit.now)}; the difference is {_text(fit.found - fit.now)} (95%: {low} to {high})"
+        f"{metrics}, as predicted: {cell(fit.found)} (95%: {' to '.join(map(cell, fit.found_interval))}), with the mixture "
+        f"now {cell(fit.now)}; the difference is {cell(fit.found - fit.now)} (95%: {low} to {high})"
     )
     yield (
-        f"error on runs that a model was not fitted on: {_text(fit.rmse)}; of the mean: {_text(fit.rmse_of_mean)}; "
+        f"error on runs that a model was not fitted on: {cell(fit.rmse)}; of the mean: {cell(fit.rmse_of_mean)}; "
         f"{1 - (fit.rmse / fit.rmse_of_mean) ** 2 if fit.rmse_of_mean else 0.0:.0%} of the variance is explained"
     )
     for metric, model in fit.models:
-        errors = ", ".join(f"{name} {_text(error)}" for name, error in model.errors.items())
+        errors = ", ".join(f"{name} {cell(error)}" for name, error in model.errors.items())
         yield f"model of {metric}: {model.surrogate.name}, of errors {errors}"
     yield from (f"note: {note}" for note in fit.notes)
     yield from (f"the data cannot tell: {doubt}" for doubt in fit.doubts)
@@ -106,7 +106,3 @@ def _lines(fit: Fit) -> Iterator[str]:
         yield "weights: {" + ", ".join(f"{name}: {weight}" for name, weight in _weights(fit).items()) + "}"
     else:
         yield "train more runs, for more steps, or with shares farther apart (propose --concentration 0.5)"
-
-
-def _text(value: float) -> str:
-    return cell(value)

@@ -100,7 +100,9 @@ def test_table_of_trainers_has_the_installed_versions() -> None:
     locked = (ROOT / ".ci/requirements-test.txt").read_text(encoding="utf-8")
     rows = re.findall(r"^\| [\w ]+ \| ([\w.]+)\S* \| \[`", (ROOT / "deploy/support.md").read_text(encoding="utf-8"), re.M)
     assert rows
-    assert [number for number in rows if f"=={number}" not in locked + (ROOT / ".ci/torch.txt").read_text(encoding="utf-8")] == []
+    assert [
+        number for number in rows if f"=={number}" not in locked + (ROOT / ".ci/torch.txt").read_text(encoding="utf-8")
+    ] == []
 
 
 def test_citation_has_the_version() -> None:

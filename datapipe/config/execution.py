@@ -30,42 +30,44 @@ class ExecutionSpec(Record):
     bucket_bytes: ByteSize = Field(
         default=256 << 20,
         ge=1024,
-        description="Bytes of exchanged rows per task; a hot key that exceeds it comes in chunks. A task takes at most twice "
-        "as much memory and 256 MiB, beside its imports.",
+        description="Bytes of exchanged rows per task. A hot key with more is processed in chunks. A task takes at "
+        "most twice as much memory plus 256 MiB, beside its imports.",
     )
     max_retries: int = Field(
-        default=3, ge=0, description="Retries of a task that raises, or lacks memory, before the run fails."
+        default=3, ge=0, description="Number of retries of a task that raises or runs out of memory. Then the run fails."
     )
     max_infrastructure_retries: int = Field(
-        default=20, ge=0, description="Retries of a task after lost workers, or failures of disks and networks."
+        default=20, ge=0, description="Number of retries of a task after lost workers, or failures of disks and networks."
     )
     on_crash: Literal["fail", "quarantine"] = Field(
         default="fail",
-        description="What follows when a document ends the process of a worker, as a crash of a native library does. fail: the "
-        "run stops and names the document and the stage. quarantine: the document goes to quarantine and the run continues.",
+        description="What happens when a document ends the process of a worker, as a crash of a native library does. "
+        "fail: the run stops and names the document and the stage. quarantine: the document is quarantined "
+        "and the run continues.",
     )
     stall_s: float = Field(
         default=600.0,
         gt=0,
-        description="Seconds without any sign of work after which a worker is ended and its task is tried again. A call over "
-        "more than a batch of documents may take proportionally longer as long as it computes.",
+        description="Seconds without progress after which a worker is ended and its task is tried again. A call over "
+        "more than a batch of documents may take longer in proportion, while it computes.",
     )
     memory: ByteSize | None = Field(
         default=None,
         ge=64 << 20,
-        description="Memory that a worker may allocate, with the processes that its stages start. A worker that takes more is "
-        "ended, and its task is tried again with half the batch size. On Ray each task reserves as much of its node.",
+        description="Memory limit of a worker, including the processes that its stages start. A worker that takes more "
+        "is ended, and its task is tried again with half the batch size. On Ray each task reserves this "
+        "memory on its node.",
     )
     keep_work: Literal["none", "resume", "inspect"] = Field(
         default="resume",
-        description="Which files under work/ stay once no task of the run reads them. resume: all. inspect: those from which "
-        "documents are inspected, and later files compared. none: those of which the report is made. Others are deleted as "
-        "soon as their last reader is committed, also while the run goes on.",
+        description="Which files under work/ are kept after the last task that reads them. resume: all. inspect: files "
+        "for looking at documents, and for comparing files that are added later. none: files that the "
+        "report is made of. Other files are deleted when their last reader is committed.",
     )
     check_disk: bool = Field(
         default=True,
-        description="Whether a run is refused where the disk of its output is smaller than what `datapipe plan` estimates. "
-        "false: the run begins, and waits where the disk is full.",
+        description="Whether a run is refused when the disk has less room than `datapipe plan` estimates. false: the "
+        "run starts, and waits when the disk is full.",
     )
     cost_per_core_hour: float | None = Field(
         default=None, ge=0, description="Price of one core for one hour, in US dollars, for the report."
@@ -74,7 +76,8 @@ class ExecutionSpec(Record):
         default=None, ge=0, description="Price of one node of a Ray cluster for one hour, in US dollars, for the report."
     )
     resources: dict[str, Resources] = Field(
-        default_factory=dict, description="Of tasks on Ray, by stage, or tokenize, pack, tokenizer/train and write."
+        default_factory=dict,
+        description="Resources of tasks on Ray, by stage, or by tokenize, pack, tokenizer/train and write.",
     )
     placement: dict[str, str] = Field(
         default_factory=dict,

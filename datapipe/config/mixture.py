@@ -90,20 +90,20 @@ class PackSpec(Record):
         "and shard holds pieces of one length.",
     )
     pool_documents: int = Field(
-        default=10_000, ge=1, description="Documents that best_fit packs at a time. It bounds the memory."
+        default=10_000, ge=1, description="Number of documents that best_fit packs at a time. It bounds the memory."
     )
     max_padding: Share = Field(
         default=MAX_PADDING,
-        description="Share of padding in rows of best_fit above which documents are split to fill the rows: 2%, 0.02. The "
-        "emptiest row of a pool is not counted, and nothing is split that does not save a row. 100%: documents that fit into a "
-        "row are never split.",
+        description="Maximum share of padding in rows of best_fit: 2%, 0.02. Above it, documents are split to fill the "
+        "rows. The emptiest row of a pool is not counted, and a document is split only if that saves a "
+        "row. 100%: documents that fit into a row are never split.",
     )
     min_piece: int = Field(default=1, ge=1, description="buckets drops and counts pieces shorter than this. 1 keeps all.")
     bos_aligned: bool = Field(
         default=False,
         exclude_if=lambda is_aligned: not is_aligned,  # mixtures of outputs of the version before lack it
-        description="best_fit puts only beginnings of documents into rows, so every row begins with the tokenizer's bos, and "
-        "every token has that of its document before it. What does not fit of a document is dropped and counted.",
+        description="With best_fit, every row begins with the bos of the tokenizer, and holds only beginnings of "
+        "documents. The part of a document that does not fit is dropped and counted.",
     )
 
     @property
@@ -151,10 +151,11 @@ class PublishSpec(Record):
     """When a run that follows its sources (`--follow`) publishes what is new. Without keys: as soon as there is something."""
 
     min_tokens: Count | None = Field(
-        default=None, description="New tokens that are enough: 1B. Estimated from the bytes of the new files."
+        default=None,
+        description="Number of new tokens that are published: 1B. It is estimated from the bytes of the new files.",
     )
     or_every: Duration | None = Field(
-        default=None, description="Time since the last snapshot after which less is enough: 30min, 6h, 2d."
+        default=None, description="Time since the last snapshot after which fewer tokens are published, too: 30min, 6h, 2d."
     )
 
 
@@ -165,10 +166,13 @@ class Mixture(Record):
     seed: int = Field(default=0, ge=0, description="Seed of all random choices.")
     output: str = Field(min_length=1, description="Folder of the snapshot: a path or URL (s3://…).")
     max_quarantined: Share = Field(
-        default=0.001, description="Share of a source's documents that may be unreadable before the run fails: 0.1% or 0.001."
+        default=0.001, description="Maximum share of unreadable documents in a source: 0.1% or 0.001. The run fails above it."
     )
     max_unreadable_files: int = Field(
-        default=0, ge=0, description="Input files of a source that may be damaged, cut off or of another format."
+        default=0,
+        ge=0,
+        description="Maximum number of input files of a source that are damaged, cut off or of another format. The run "
+        "fails above it.",
     )
     validation: Share = Field(
         default=0.0, lt=1, description="Share of each source's kept documents that go to validation shards: 0.1%, 0.001."
@@ -178,8 +182,8 @@ class Mixture(Record):
     )
     licenses: AllowedLicenses = Field(
         default=(),
-        description="The licences that sources, and documents with a `license_field`, may have: [CC0-1.0, MIT, unknown]. "
-        "unknown stands for none. Default: all.",
+        description="Allowed licences of sources, and of documents with a `license_field`: [CC0-1.0, MIT, unknown]. "
+        "unknown: no licence is given. Default: all.",
     )
     stages: StageList = Field(
         default=(), description="Stages that process the documents, in order. `datapipe stages` lists all stages and options."
@@ -195,9 +199,11 @@ class Mixture(Record):
     )
     mixture: MixtureSpec = Field(default=MixtureSpec(), description="How many tokens training draws, and when.")
     takedown: str | None = Field(
-        default=None, min_length=1, description="A file of documents, SOURCE/PATH:POSITION or key a line, to leave out."
+        default=None,
+        min_length=1,
+        description="A file that lists documents to leave out, one a line: SOURCE/PATH:POSITION or a key.",
     )
-    publish: PublishSpec = Field(default=PublishSpec(), description="With --follow: when what is new becomes a snapshot.")
+    publish: PublishSpec = Field(default=PublishSpec(), description="With --follow, when new documents become a snapshot.")
     execution: ExecutionSpec = Field(default=ExecutionSpec(), description="How the work is cut into tasks.")
 
     _origins: Origins = PrivateAttr(default_factory=Origins)

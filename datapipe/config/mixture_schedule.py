@@ -65,14 +65,14 @@ class ReplaySpec(Record):
     """Earlier training data that is mixed in again, for continual pretraining."""
 
     from_: str = Field(
-        alias="from", min_length=1, description="Output of the earlier run, a path or URL: its rows are mixed in as they are."
+        alias="from", min_length=1, description="Output of the earlier run, a path or URL. Its rows are mixed in unchanged."
     )
     version: str | None = Field(
         default=None, min_length=1, description="Fingerprint of the snapshot, or its first digits. Default: the newest one."
     )
     share: Annotated[ExactShare, AfterValidator(_below_all)] = Field(
-        description="Share of all training tokens, in every phase: 5%. The sources of the earlier run divide it as that run "
-        "draws them."
+        description="Share of all training tokens, in every phase: 5%. The sources of the earlier run share it in the "
+        "proportions of that run."
     )
 
 
@@ -95,7 +95,7 @@ class MixtureSpec(Record):
         default=None, description="For weighting: temperature. 1: in proportion to the tokens. Higher: more evenly."
     )
     max_epochs: float | None = Field(
-        default=None, gt=0, description="Largest number of repetitions of every source without its own max_epochs."
+        default=None, gt=0, description="Maximum number of epochs of every source that has no `max_epochs`."
     )
     exhausted: Literal["stop", "refuse", "redistribute"] = Field(
         default="stop",
@@ -103,7 +103,7 @@ class MixtureSpec(Record):
         "reaches it within `tokens`. redistribute: the other sources replace it, in proportion to their weights.",
     )
     max_synthetic: ExactShare | None = Field(
-        default=None, description="Largest share of tokens drawn from `synthetic` sources: 30%. Default: no limit."
+        default=None, description="Maximum share of tokens from `synthetic` sources: 30%. Default: no limit."
     )
     replay: ReplaySpec | None = Field(
         default=None, description="Earlier training data to mix in again: {from: runs/2025, share: 5%}."
@@ -154,7 +154,7 @@ class StrataSpec(Record):
     bounds: Annotated[tuple[float, ...], BeforeValidator(as_tuple)] = Field(
         min_length=1,
         max_length=99,
-        description="Borders between strata, ascending. [2, 10] makes three strata: below 2, from 2 to below 10, from 10 up.",
+        description="Ascending borders between strata. [2, 10] makes three strata: below 2, from 2 to below 10, and from 10.",
     )
     repeat: Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(as_tuple)] = Field(
         default=(),

@@ -43,8 +43,9 @@ class TokenizerTraining(Record):
     )
     sample_bytes: ByteSize = Field(
         default=256 << 20,
-        description="Size of the text sample to train on. Each source contributes by its weight, averaged over all phases. The "
-        "task holds the distinct words of the sample in memory, however large execution.bucket_bytes is.",
+        description="Size of the text sample to train on. Each source contributes in proportion to its weight, "
+        "averaged over all phases. The task holds the different words of the sample in memory; "
+        "execution.bucket_bytes does not bound them.",
     )
     pattern: PatternName = Field(default="gpt2", description="Pattern that splits text into words. Merges stay within a word.")
     eos: str = Field(default="<|endoftext|>", min_length=1, description="End-of-text token, which ends every document.")

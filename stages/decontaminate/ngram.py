@@ -60,19 +60,30 @@ class Ngram(Filter):
         description="gpt3: cut n-grams out with the text around them. strict: drop documents with any n-gram. coverage: drop "
         "documents with most n-grams of an item, with n: 5.",
     )
-    n: int | None = Field(default=None, ge=2, le=50, description="Words of an n-gram. Default: 13; of coverage 5.")
-    margin_chars: int = Field(default=200, ge=0, description="gpt3: characters that are cut on either side of a match.")
-    min_piece_chars: int = Field(default=200, ge=1, description="gpt3: least characters of a piece that stays.")
-    max_matches: int = Field(default=10, ge=0, description="gpt3: most matches of a document that is cut and not dropped.")
+    n: int | None = Field(
+        default=None, ge=2, le=50, description="Number of words in an n-gram. Default: 13, and 5 for coverage."
+    )
+    margin_chars: int = Field(default=200, ge=0, description="gpt3: number of characters to cut on each side of a match.")
+    min_piece_chars: int = Field(
+        default=200, ge=1, description="gpt3: minimum number of characters of a piece of text that is kept."
+    )
+    max_matches: int = Field(
+        default=10,
+        ge=0,
+        description="gpt3: maximum number of matches in a document. Documents with more are dropped, others are cut.",
+    )
     min_coverage: float = Field(
         default=0.8,
         gt=0,
         le=1,
-        description="coverage: share of an item's n-grams that drops a document, for items of 50 words and more; up to 20 "
-        "words all of them, between the two in proportion.",
+        description="coverage: share of the n-grams of an item that must occur in a document to drop it. It holds for "
+        "items of at least 50 words; items of up to 20 words must occur whole; between the two the share "
+        "is interpolated.",
     )
     min_words: int = Field(
-        default=8, ge=4, description="Least words of question and answer of a short item. Shorter ones occur by chance."
+        default=8,
+        ge=4,
+        description="Minimum number of words in the question and answer of an item. Shorter items occur by chance.",
     )
 
     words: Literal["characters", "dictionary"] = Field(

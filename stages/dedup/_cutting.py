@@ -16,7 +16,9 @@ from datapipe.stage.tables import CUT_SCHEMA, is_new, source_rank
 RULE = "repeated"  # the rule of drops, and of cuts where a stage cuts one unit alone
 RemovedShare = Annotated[
     float,
-    Field(ge=0, le=1, description="Greatest share of a document's bytes that is cut; above it, the document is dropped."),
+    Field(
+        ge=0, le=1, description="Maximum share of the bytes of a document to cut. Documents that would lose more are dropped."
+    ),
 ]
 
 

@@ -37,7 +37,9 @@ class Lines(Cutting):
     """Cuts out lines, paragraphs or spans of three sentences that occur earlier in the corpus."""
 
     unit: text_units.Unit = Field(
-        default="line", description="Text between newlines, between blank lines, or any three consecutive sentences."
+        default="line",
+        description="line: text between newlines. paragraph: text between blank lines. three_sentences: any three "
+        "consecutive sentences.",
     )
     normalize: Literal["none", "ccnet"] = Field(
         default="ccnet",
@@ -45,7 +47,7 @@ class Lines(Cutting):
         "invisible, each run of white space as one space. none: the text as it is, without the white space around it.",
     )
     min_length: int = Field(
-        default=1, ge=1, description="Least characters of a unit after normalization; shorter ones are never cut."
+        default=1, ge=1, description="Minimum number of characters of a unit after normalization. Shorter units are never cut."
     )
 
     def row_identity(self, seed: int) -> Mapping[str, Any]:

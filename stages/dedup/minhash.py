@@ -51,31 +51,43 @@ class Minhash(KeepingOne):
     """Drops documents that share most of their n-grams with another one (MinHash, Broder 1997)."""
 
     verify: Literal["signature", "none"] = Field(
-        default="signature", description="signature: pairs count by their whole signatures. none: by a band."
+        default="signature",
+        description="How candidates are confirmed. signature: the whole signatures are compared. none: a matching band "
+        "is enough.",
     )
     min_similarity: float | None = Field(
-        default=None, gt=0.0, le=1.0, description="Least similarity. Default: `threshold`, or (1 / bands)^(1 / rows)."
+        default=None,
+        gt=0.0,
+        le=1.0,
+        description="Minimum similarity of two documents. Default: `threshold`, or (1 / bands)^(1 / rows).",
     )
     components_bytes: int | None = Field(
         default=None,
         ge=0,
-        description="Most bytes of edges that one task joins in memory, which takes about four times as much; more edges are "
-        "joined by an exchange in rounds, with the same result. Default: half of execution.bucket_bytes. 0: always in rounds.",
+        description="Maximum bytes of edges that one task joins in memory; the task takes about four times as much. "
+        "More edges are joined by an exchange in rounds, with the same result. Default: half of "
+        "execution.bucket_bytes. 0: always in rounds.",
     )
     bands: int = Field(
-        default=_BANDS, ge=1, le=1024, description="Bands of a signature; documents that match in one are compared."
+        default=_BANDS,
+        ge=1,
+        le=1024,
+        description="Number of bands in a signature. Documents that match in one band are compared.",
     )
     rows: int = Field(
-        default=_ROWS, ge=1, le=256, description="Permutations in a band: with more, only more similar documents match."
+        default=_ROWS,
+        ge=1,
+        le=256,
+        description="Number of permutations in a band. With more, only more similar documents match.",
     )
     threshold: float | None = Field(
-        default=None, gt=0.0, lt=1.0, description="Similarity from which documents should be found: chooses bands and rows."
+        default=None, gt=0.0, lt=1.0, description="Similarity above which pairs should be found. It chooses bands and rows."
     )
-    ngram: int = Field(default=5, ge=1, le=64, description="Words (characters) of an n-gram.")
+    ngram: int = Field(default=5, ge=1, le=64, description="Number of words in an n-gram, or of characters with shingle: char.")
     shingle: minhash.Shingle = Field(
         default="word",
-        description="word: n-grams of words. char: of the characters of words; slower, as there are more. dictionary: of "
-        "words, in scripts without spaces those of ICU's dictionaries (`pip install 'datapipe[words]'`).",
+        description="word: n-grams of words. char: n-grams of characters; slower, because there are more. dictionary: n-grams of "
+        "words, which ICU's dictionaries cut in scripts without spaces (`pip install 'datapipe[words]'`).",
     )
 
     libraries: ClassVar[tuple[str, ...]] = ("datasketch", "pyarrow")

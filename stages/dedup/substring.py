@@ -38,9 +38,14 @@ class Substring(Cutting):
     """Cuts out spans of text that occur earlier in the corpus; the document keeps the rest."""
 
     unit: Literal["token", "byte"] = Field(
-        default="token", description="token: words, runs of signs, characters of scripts without spaces. byte: bytes."
+        default="token", description="token: a word, a run of signs, or a character of a script without spaces. byte: a byte."
     )
-    length: int = Field(default=50, ge=8, le=substring.MAX_LENGTH, description="Least tokens (bytes) of a repeated span.")
+    length: int = Field(
+        default=50,
+        ge=8,
+        le=substring.MAX_LENGTH,
+        description="Minimum length of a repeated span, in tokens, or in bytes with unit: byte.",
+    )
     max_removed_share: RemovedShare = 0.8
 
     by_key: ClassVar[tuple[str, ...]] = ("passages", "cuts")

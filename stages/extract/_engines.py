@@ -97,7 +97,7 @@ class EngineOptions(BaseModel):
     code: bool = Field(default=True, description="Keep preformatted text, such as listings of programs.")
     lists: bool = Field(default=True, description="Keep lists.")
     headings: bool = Field(default=True, description="Keep headings.")
-    links: bool = Field(default=False, description="Write the addresses of links behind their texts.")
+    links: bool = Field(default=False, description="Write the address of each link after its text.")
     comments: bool = Field(default=False, description="Keep the comments of readers.")
 
     @field_validator("engine")

@@ -68,12 +68,12 @@ class PageOptions(BaseModel):
     """The options of `extract.html` for decoding pages and for their limits."""
 
     min_share: float = Field(
-        default=LEAST_SHARE, ge=0, le=1, description="Least share of what a page shows that is main text, in characters."
+        default=LEAST_SHARE, ge=0, le=1, description="Minimum share of the visible characters of a page that are main text."
     )
-    max_bytes: int = Field(default=5_000_000, ge=1, description="Most bytes of a page.")
-    max_depth: int = Field(default=1_000, ge=1, le=100_000, description="Most elements inside each other.")
-    max_attributes: int = Field(default=2_000, ge=1, le=100_000, description="Most attributes of one tag.")
-    max_cost: int = Field(default=5_000_000, ge=1, description="Most work of a page, summed over its tags by the rule.")
+    max_bytes: int = Field(default=5_000_000, ge=1, description="Maximum number of bytes in a page.")
+    max_depth: int = Field(default=1_000, ge=1, le=100_000, description="Maximum depth of nested elements.")
+    max_attributes: int = Field(default=2_000, ge=1, le=100_000, description="Maximum number of attributes of one tag.")
+    max_cost: int = Field(default=5_000_000, ge=1, description="Maximum cost of parsing a page, summed over its tags.")
     beyond: Literal["drop", "plain_text"] = Field(
         default="drop", description="Pages beyond a limit; plain_text: their text without tags, found without a parser."
     )

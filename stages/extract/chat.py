@@ -44,7 +44,7 @@ REFUSED = "the template refuses it"
 
 
 class Chat(Filter):
-    """Makes texts with control tokens of conversations, by a chat template, and learns what assistants write."""
+    """Writes conversations as text with control tokens, by a chat template. A loss counts what assistants write."""
 
     takes_json: ClassVar[bool] = True
     libraries: ClassVar[tuple[str, ...]] = ("jinja2", "pyarrow")
@@ -58,7 +58,8 @@ class Chat(Filter):
         "path or URL of a .jinja file, or the text of a template.",
     )
     learn: Literal["all", "assistant", "last"] = Field(
-        default="assistant", description="What a loss counts: all, what assistants write, or the last of it."
+        default="assistant",
+        description="What a loss counts. all: every token. assistant: what assistants write. last: the last answer.",
     )
     special_tokens: dict[str, str] = Field(
         default_factory=dict, description="Variables of the template: {bos_token: <s>}. Default: those of the tokenizer."

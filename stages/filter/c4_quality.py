@@ -70,9 +70,9 @@ class C4Quality(ProfiledFilter):
         "citations, ' ends a line too. fineweb: as datatrove, without need_end_mark. The decisions are datatrove's only behind "
         "normalize.unicode: datatrove ends lines at CR, form feed and U+2028 too.",
     )
-    min_sentences: int = Field(default=3, ge=0, description="Least sentences of a page; datatrove and fineweb: 5.")
+    min_sentences: int = Field(default=3, ge=0, description="Minimum number of sentences in a page; datatrove and fineweb: 5.")
     min_words_per_line: int = Field(
-        default=5, ge=0, le=2**31 - 1, description="Least words of a line; datatrove and fineweb: 3."
+        default=5, ge=0, le=2**31 - 1, description="Minimum number of words in a line; datatrove and fineweb: 3."
     )
     words_before_citations: bool = Field(
         default=False, description="Count the words of a line before its citations are removed; datatrove and fineweb: true."
@@ -84,7 +84,10 @@ class C4Quality(ProfiledFilter):
         default=False, description="Accept ' as the end of a line too; datatrove and fineweb: true."
     )
     max_word_chars: int = Field(
-        default=1000, ge=1, le=2**31 - 1, description="Most characters of a word; lines with a longer word are removed."
+        default=1000,
+        ge=1,
+        le=2**31 - 1,
+        description="Maximum number of characters in a word. Lines with a longer word are removed.",
     )
     remove_citations: bool = Field(default=True, description="Remove [12], [edit] and [citation needed].")
     remove_javascript: bool = Field(default=True, description='Remove lines that contain "javascript".')
@@ -94,10 +97,14 @@ class C4Quality(ProfiledFilter):
     drop_lorem_ipsum: bool = Field(default=True, description='Drop pages that contain "lorem ipsum".')
     drop_curly_brackets: bool = Field(default=True, description="Drop pages with a { in a line that no earlier rule removed.")
     max_chars: int | None = Field(
-        default=None, ge=0, description="Most characters of the page before it is edited; null: no limit. The authors: 190000."
+        default=None,
+        ge=0,
+        description="Maximum number of characters in the page before it is edited; null: no limit. The authors: 190000.",
     )
-    min_long_lines: int = Field(default=0, ge=0, description="Least long lines of the page before it is edited. mC4: 3.")
-    long_line_chars: int = Field(default=200, ge=0, le=2**31 - 1, description="Least characters of a long line.")
+    min_long_lines: int = Field(
+        default=0, ge=0, description="Minimum number of long lines in the page before it is edited. mC4: 3."
+    )
+    long_line_chars: int = Field(default=200, ge=0, le=2**31 - 1, description="Minimum number of characters in a long line.")
 
     counts: ClassVar[tuple[str, ...]] = tuple(_LINE_COUNTS)
     """Lines removed from kept documents, by reason."""

@@ -53,10 +53,11 @@ class Classifier(Filter):
         f"two labels the one of {', '.join(POSITIVE)}. Models that predict a number have none.",
     )
     combine: Literal["max", "mean"] = Field(default="max", description="How the scores of several models become one.")
-    min_score: float | None = Field(default=None, description="Least score of a kept document.")
-    max_score: float | None = Field(default=None, description="Greatest score of a kept document.")
+    min_score: float | None = Field(default=None, description="Minimum score of a kept document.")
+    max_score: float | None = Field(default=None, description="Maximum score of a kept document.")
     keep_share: Share | None = Field(
-        default=None, description="Share of each source that is kept, of the highest scores behind the bounds: 10%."
+        default=None,
+        description="Share of the documents of each source to keep, those with the highest scores within the bounds: 10%.",
     )
     share_of: Literal["documents", "bytes"] = Field(
         default="documents", description="With keep_share: a share of the documents, or of the bytes of their text."

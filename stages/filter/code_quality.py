@@ -57,16 +57,18 @@ class CodeQuality(ProfiledFilter):
         "too. starcoder2: number and lengths of lines, letters, generated marks, encoded data. Exceptions by programming "
         "language are left out. The defaults shown are those of starcoder2; null switches a rule off.",
     )
-    max_lines: int | None = Field(default=100_000, ge=0, description="Most lines. starcoder2: 100,000.")
+    max_lines: int | None = Field(default=100_000, ge=0, description="Maximum number of lines. starcoder2: 100,000.")
     max_mean_line_length: float | None = Field(
-        default=100.0, ge=0, description="Greatest mean length of a line, in characters. All profiles: 100."
+        default=100.0, ge=0, description="Maximum mean length of a line, in characters. All profiles: 100."
     )
-    max_line_length: int | None = Field(default=1000, ge=0, description="Most characters in a line. All profiles: 1,000.")
+    max_line_length: int | None = Field(
+        default=1000, ge=0, description="Maximum number of characters in a line. All profiles: 1,000."
+    )
     min_alphanumeric: float | None = Field(
-        default=None, ge=0, le=1, description="Least share of letters and digits. the_stack and starcoder: 0.25."
+        default=None, ge=0, le=1, description="Minimum share of letters and digits. the_stack and starcoder: 0.25."
     )
     min_alphabetic: float | None = Field(
-        default=0.25, ge=0, le=1, description="Least share of letters. starcoder and starcoder2: 0.25."
+        default=0.25, ge=0, le=1, description="Minimum share of letters. starcoder and starcoder2: 0.25."
     )
     generated_marks: tuple[str, ...] = Field(
         default=_MARKS, description="Texts in the first lines that mark a generated file, in any case; of starcoder2 these."
@@ -75,10 +77,12 @@ class CodeQuality(ProfiledFilter):
         default=5, ge=0, le=2**31 - 1, description="Number of lines that are searched for `generated_marks`."
     )
     max_encoded_run: int | None = Field(
-        default=1024, ge=0, description="Most characters in a run of base64, hexadecimal bytes or escapes. starcoder2: 1,024."
+        default=1024,
+        ge=0,
+        description="Maximum number of characters in a run of base64, hexadecimal bytes or escapes. starcoder2: 1,024.",
     )
     max_encoded_share: float | None = Field(
-        default=0.5, ge=0, le=1, description="Greatest share of characters in such runs. starcoder2: 0.5."
+        default=0.5, ge=0, le=1, description="Maximum share of characters in such runs. starcoder2: 0.5."
     )
     drop_xml: bool = Field(
         default=False, description="Drop files with `<?xml version=` in their first 100 characters. starcoder: true."

@@ -40,10 +40,10 @@ class Field(Filter):
     keep_matching: str = Option(default="", description="Regular expression (RE2) that must be found in the value.")
     drop_matching: str = Option(default="", description="Regular expression (RE2) that must not be found in the value.")
     min_value: float | str | None = Option(
-        default=None, description="Least number or date to keep, such as 3 or 2024-05-17; null: no limit."
+        default=None, description="Minimum number or date to keep, such as 3 or 2024-05-17; null: no limit."
     )
     max_value: float | str | None = Option(
-        default=None, description="Largest number or date to keep, such as 3 or 2024-05-17T12:00:00Z; null: no limit."
+        default=None, description="Maximum number or date to keep, such as 3 or 2024-05-17T12:00:00Z; null: no limit."
     )
     missing: Literal["keep", "drop"] | None = Option(
         default=None,

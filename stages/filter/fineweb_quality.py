@@ -61,17 +61,17 @@ class FinewebQuality(LanguageFilter):
         default="english",
         description=WHAT_WORDS_ARE + "Default by profile: english, whitespace (paper); by language: english or dictionary.",
     )
-    min_ended_lines: float = Field(default=0.12, ge=0, le=1, description="Least share of lines that end a sentence.")
-    allow_no_ended_lines: bool = Field(default=False, description="Let a text without any such line pass the rule.")
+    min_ended_lines: float = Field(default=0.12, ge=0, le=1, description="Minimum share of lines that end a sentence.")
+    allow_no_ended_lines: bool = Field(default=False, description="Keep a text in which no line ends a sentence.")
     sentence_ends: str | None = Field(
         default=None, description="Characters that end a sentence. Default: Unicode's sentence terminals, of all scripts."
     )
-    max_short_lines: float = Field(default=0.67, ge=0, le=1, description="Greatest share of short lines.")
-    short_line_chars: int = Field(default=30, ge=0, le=2**31 - 1, description="Most characters of a short line.")
+    max_short_lines: float = Field(default=0.67, ge=0, le=1, description="Maximum share of short lines.")
+    short_line_chars: int = Field(default=30, ge=0, le=2**31 - 1, description="Maximum number of characters in a short line.")
     max_duplicate_line_chars: float = Field(
-        default=0.01, ge=0, description="Greatest share of characters in copies of lines; paper, fineweb2: 0.1."
+        default=0.01, ge=0, description="Maximum share of characters in copies of lines; paper and fineweb2: 0.1."
     )
-    max_newlines_per_word: float = Field(default=0.3, ge=0, description="Most newlines per word.")
+    max_newlines_per_word: float = Field(default=0.3, ge=0, description="Maximum number of newlines per word.")
 
     def rules(self) -> Sequence[Rule]:
         return [

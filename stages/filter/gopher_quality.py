@@ -45,7 +45,7 @@ _MATCHES = {"exact": quality.EXACT, "folded": quality.FOLDED, "stripped": qualit
 
 
 class GopherQuality(LanguageFilter):
-    """Drops documents that are no running text, by number and length of words, symbols, bullets, ellipses and stop words."""
+    """Drops documents that are not prose, by number and length of words, symbols, bullets, ellipses and stop words."""
 
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = _PROFILES
     of_languages: ClassVar[Mapping[str, Any]] = {"profile": "datatrove"}
@@ -67,20 +67,25 @@ class GopherQuality(LanguageFilter):
         + "dclm counts only the length in these words; for whitespace it counts words that begin with "
         "a letter or a digit. Default by profile: english (datatrove), else whitespace; by language: english or dictionary.",
     )
-    min_words: int = Field(default=50, ge=0, description="Least words that are more than signs.")
-    max_words: int = Field(default=100_000, ge=0, description="Most words that are more than signs.")
-    min_mean_word_length: float = Field(default=3.0, ge=0, description="Least mean length of these words, in characters.")
-    max_mean_word_length: float = Field(default=10.0, ge=0, description="Greatest mean length of these words, in characters.")
-    max_hash_ratio: float = Field(default=0.1, ge=0, description="Most `#` per word (dclm: `#` and ellipses added up).")
+    min_words: int = Field(default=50, ge=0, description="Minimum number of words that are not only punctuation.")
+    max_words: int = Field(default=100_000, ge=0, description="Maximum number of words that are not only punctuation.")
+    min_mean_word_length: float = Field(default=3.0, ge=0, description="Minimum mean length of these words, in characters.")
+    max_mean_word_length: float = Field(default=10.0, ge=0, description="Maximum mean length of these words, in characters.")
+    max_hash_ratio: float = Field(
+        default=0.1, ge=0, description="Maximum number of `#` per word; dclm counts `#` and ellipses together."
+    )
     max_ellipsis_ratio: float = Field(
-        default=0.1, ge=0, description="Most ellipses, `...` or `…`, per word (dclm: `#` and ellipses added up)."
+        default=0.1,
+        ge=0,
+        description="Maximum number of ellipses, `...` or `…`, per word; dclm counts `#` and ellipses together.",
     )
     bullets: str = Field(
-        default="•‣◦●▪-*", description="Signs that mark a line as a bullet. Default by profile: •- (datatrove), ●•*- (dclm)."
+        default="•‣◦●▪-*",
+        description="Characters that mark a line as a bullet. Default by profile: •- (datatrove), ●•*- (dclm).",
     )
-    max_bullet_lines: float = Field(default=0.9, ge=0, le=1, description="Greatest share of lines that start with a bullet.")
-    max_ellipsis_lines: float = Field(default=0.3, ge=0, le=1, description="Greatest share of lines that end in an ellipsis.")
-    min_letter_words: float = Field(default=0.8, ge=0, le=1, description="Least share of words with a letter.")
+    max_bullet_lines: float = Field(default=0.9, ge=0, le=1, description="Maximum share of lines that start with a bullet.")
+    max_ellipsis_lines: float = Field(default=0.3, ge=0, le=1, description="Maximum share of lines that end in an ellipsis.")
+    min_letter_words: float = Field(default=0.8, ge=0, le=1, description="Minimum share of words that contain a letter.")
     stop_words: tuple[str, ...] = Field(default=_STOP_WORDS, description="Stop words, in lower case.")
     stop_word_match: Literal["stripped", "folded", "exact"] = Field(
         default="stripped",
@@ -88,7 +93,7 @@ class GopherQuality(LanguageFilter):
         "without the signs around the word. Default by profile: stripped (paper), exact (datatrove), folded (dclm).",
     )
     min_stop_words: int = Field(
-        default=2, ge=0, description="Least distinct stop words (dclm: least occurrences); 0: no such rule."
+        default=2, ge=0, description="Minimum number of distinct stop words, for dclm of occurrences; 0: no such rule."
     )
 
     def rules(self) -> Sequence[Rule]:

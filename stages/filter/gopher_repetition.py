@@ -48,7 +48,7 @@ _OFF = ("max_duplicate_paragraphs", "max_duplicate_paragraph_chars", "max_duplic
 
 
 def _share(default: float, of: str) -> float:
-    return Field(default=default, ge=0, description=f"Greatest share of {of}.")
+    return Field(default=default, ge=0, description=f"Maximum share of {of}.")
 
 
 def _chars_in(default: float, ngram: str) -> float:
@@ -79,10 +79,10 @@ class GopherRepetition(LanguageFilter):
         + "Default by profile: whitespace (paper), english (datatrove), unicode (dclm); by language: "
         "english or dictionary.",
     )
-    max_duplicate_lines: float = _share(0.30, "lines that repeat an earlier one")
-    max_duplicate_paragraphs: float = _share(0.30, "paragraphs that repeat an earlier one")
-    max_duplicate_line_chars: float = _chars_in(0.20, "lines that repeat an earlier one")
-    max_duplicate_paragraph_chars: float = _chars_in(0.20, "paragraphs that repeat an earlier one")
+    max_duplicate_lines: float = _share(0.30, "lines that repeat an earlier line")
+    max_duplicate_paragraphs: float = _share(0.30, "paragraphs that repeat an earlier paragraph")
+    max_duplicate_line_chars: float = _chars_in(0.20, "lines that repeat an earlier line")
+    max_duplicate_paragraph_chars: float = _chars_in(0.20, "paragraphs that repeat an earlier paragraph")
     max_top_2_gram: float = _chars_in(0.20, "the most frequent 2-gram of words")
     max_top_3_gram: float = _chars_in(0.18, "the most frequent 3-gram of words")
     max_top_4_gram: float = _chars_in(0.16, "the most frequent 4-gram of words")

@@ -61,18 +61,21 @@ class Language(Filter):
         "of GlotLID eng_Latn. With a star, all labels of this form: `*_Cyrl`, `*`. []: drop nothing, only label documents "
         "(`write: true`, `top_k`, or `mode: tag`).",
     )
-    min_score: Score = Field(default=0.65, description="Least score of a kept language.")
+    min_score: Score = Field(default=0.65, description="Minimum score of a language to keep.")
     min_scores: Literal["fineweb-2"] | dict[str, Score] = Field(
         default={},
         description="Least score of single languages, instead of min_score: {de: 0.7, nl: 0.8}. fineweb-2: the score that "
         "FineWeb-2 has for each label of GlotLID, from 0.3 to 0.9; for English min_score.",
     )
     min_letters: int = Field(
-        default=20, ge=0, description="Least letters that are read; a Chinese character counts as 3, a kana as 2."
+        default=20, ge=0, description="Minimum number of letters in a document; a Chinese character counts as 3, a kana as 2."
     )
     max_chars: int = Field(default=800, ge=1, le=2**31 - 1, description="Characters that are read from the start of the text.")
     top_k: int = Field(
-        default=1, ge=1, le=100, description="Languages of a document to write, the best first, without those of 0."
+        default=1,
+        ge=1,
+        le=100,
+        description="Number of languages to write for each document, the best first; languages with score 0 are left out.",
     )
     write: bool = Field(
         default=False,

@@ -20,12 +20,16 @@ _UNITS = ("chars", "bytes", "words")
 class Length(Filter):
     """Drops documents shorter or longer than the given limits. Without a limit the stage keeps every document."""
 
-    min_chars: int | None = Field(default=None, ge=0, description="Least characters (code points); null: no limit.")
-    max_chars: int | None = Field(default=None, ge=0, description="Most characters (code points); null: no limit.")
-    min_bytes: int | None = Field(default=None, ge=0, description="Least bytes of UTF-8; null: no limit.")
-    max_bytes: int | None = Field(default=None, ge=0, description="Most bytes of UTF-8; null: no limit.")
-    min_words: int | None = Field(default=None, ge=0, description="Least words between white space; null: no limit.")
-    max_words: int | None = Field(default=None, ge=0, description="Most words between white space; null: no limit.")
+    min_chars: int | None = Field(default=None, ge=0, description="Minimum number of characters (code points); null: no limit.")
+    max_chars: int | None = Field(default=None, ge=0, description="Maximum number of characters (code points); null: no limit.")
+    min_bytes: int | None = Field(default=None, ge=0, description="Minimum number of bytes of UTF-8; null: no limit.")
+    max_bytes: int | None = Field(default=None, ge=0, description="Maximum number of bytes of UTF-8; null: no limit.")
+    min_words: int | None = Field(
+        default=None, ge=0, description="Minimum number of words, separated by white space; null: no limit."
+    )
+    max_words: int | None = Field(
+        default=None, ge=0, description="Maximum number of words, separated by white space; null: no limit."
+    )
 
     writes = ()
 

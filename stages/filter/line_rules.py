@@ -64,16 +64,19 @@ class LineRules(ProfiledFilter):
         default="dclm", description="dclm: DCLM's program. refinedweb: the paper, with any_after_read_more false."
     )
     max_removed: float = Field(
-        default=0.05, ge=0, le=1, description="Greatest share of a document's words that may be removed."
+        default=0.05,
+        ge=0,
+        le=1,
+        description="Maximum share of the words of a document to remove. Documents that would lose more are dropped.",
     )
-    max_uppercase: float = Field(default=0.5, ge=0, le=1, description="Greatest share of capitals in a line.")
+    max_uppercase: float = Field(default=0.5, ge=0, le=1, description="Maximum share of capitals in a line.")
     max_numeric: float = Field(
-        default=0.999999, ge=0, le=1, description="Greatest share of digits in a line; by default fewer than all."
+        default=0.999999, ge=0, le=1, description="Maximum share of digits in a line. Default: less than all."
     )
     remove_counters: bool = Field(default=True, description='Remove lines such as "12 likes" and "3.4k views".')
-    min_words: int = Field(default=2, ge=0, description="Least words of a line.")
+    min_words: int = Field(default=2, ge=0, description="Minimum number of words in a line.")
     max_phrase_words: int = Field(
-        default=10, ge=0, description="Most words of a line from which phrases are cut; 0: cut no phrases."
+        default=10, ge=0, description="Maximum number of words in a line from which phrases are cut; 0: cut no phrases."
     )
     any_after_read_more: bool = Field(
         default=True, description='Match any three characters for the dots of "Read more..."; refinedweb: false.'

@@ -53,21 +53,21 @@ class Toxicity(Filter):
         default="", description="Column with the language of a document: only the list of that name counts for it."
     )
     max_density: float = Field(
-        default=0.01, ge=0.0, le=1.0, description="Greatest share of a document's words that may be of a list."
+        default=0.01, ge=0.0, le=1.0, description="Maximum share of the words of a document that occur in a list."
     )
-    min_hits: int = Field(default=3, ge=1, description="Hits below which the density does not count.")
+    min_hits: int = Field(default=3, ge=1, description="Number of hits below which `max_density` does not apply.")
     model: Path | None = Field(
         default=None, description="A classifier of `datapipe classifier train` on labelled text, or a fastText .bin or .ftz."
     )
     label: str = Field(
         default="", description=f"The model's label for toxic text. Default: of two labels the one of {', '.join(TOXIC)}."
     )
-    max_score: float = Field(default=0.5, description="Greatest score of the model that a kept document has.")
+    max_score: float = Field(default=0.5, description="Maximum score of the model for a kept document.")
     drop_if: Literal["both", "either"] = Field(
         default="both", description="With lists and a model: drop documents that fail both, or one of them."
     )
     drop_by_list: bool = Field(
-        default=False, description="With lists alone: drop by them, although a list alone proves little."
+        default=False, description="Drop documents by lists without a model, although a list proves little."
     )
     write: bool = Field(
         default=False, description="Write the columns `listed_words`, `listed_density` and, with a model, `toxicity_score`."

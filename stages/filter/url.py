@@ -70,20 +70,24 @@ class Url(Filter):
     domain_files: tuple[Path, ...] = _files("domains")
     allow_domains: tuple[str, ...] = _entries("The only hosts to keep, with all hosts below them.")
     allow_domain_files: tuple[Path, ...] = _files("allow_domains")
-    urls: tuple[str, ...] = _entries("Whole URLs to drop; scheme, `www.` and a slash at the end are not compared.")
+    urls: tuple[str, ...] = _entries("URLs to drop, compared without scheme, `www.` and a slash at the end.")
     url_files: tuple[Path, ...] = _files("urls")
-    strict_substrings: tuple[str, ...] = _entries("Texts that must not occur in a URL, inside words and across words too.")
+    strict_substrings: tuple[str, ...] = _entries(
+        "Texts that drop a document when its URL contains them, also within and across words."
+    )
     strict_substring_files: tuple[Path, ...] = _files("strict_substrings")
-    hard_words: tuple[str, ...] = _entries("Words of which one occurrence drops the document.")
+    hard_words: tuple[str, ...] = _entries("Words that drop a document wherever they occur in its URL.")
     hard_word_files: tuple[Path, ...] = _files("hard_words")
-    soft_words: tuple[str, ...] = _entries("Words of which a URL may contain `max_soft_words` distinct ones.")
+    soft_words: tuple[str, ...] = _entries(
+        "Words that drop a document when its URL contains more than `max_soft_words` different ones."
+    )
     soft_word_files: tuple[Path, ...] = _files("soft_words")
     before_text: ClassVar[bool] = True
     counts: ClassVar[tuple[str, ...]] = ("without_url",)
     """Documents whose URL is null or empty."""
 
     max_soft_words: int = Field(
-        default=1, ge=0, description="Most distinct soft words in a URL; the published rule drops at two."
+        default=1, ge=0, description="Maximum number of different soft words in a URL. The published rule drops at two."
     )
 
     libraries = ("pyarrow",)

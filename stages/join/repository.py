@@ -53,13 +53,19 @@ class Repository(Global):
     group_by: str = Field(min_length=1, description="Column with the name of the repository.")
     path: str = Field(default="path", min_length=1, description="Column with the path of the file.")
     license: str | None = Field(
-        default=None, min_length=1, description="Column with the licence of a file; documents get those of all their files."
+        default=None,
+        min_length=1,
+        description="Column with the licence of a file. A joined document has the licences of all its files.",
     )
     order: Literal["path", "random", "given"] = Field(
         default="path", description="Order of the files: by path, by a keyed hash, or as in the input."
     )
     max_bytes: int = Field(
-        default=MOST_BYTES, ge=1, le=64 << 20, description="Bytes of a document above which its next file begins another one."
+        default=MOST_BYTES,
+        ge=1,
+        le=64 << 20,
+        description="Maximum number of bytes in a document. The next file begins another document; a longer file is a "
+        "document.",
     )
     separators: tuple[str, ...] | None = Field(
         default=None,

@@ -36,7 +36,9 @@ class Arrow(ColumnReader):
     row_group_name: ClassVar[str] = "record batch"
 
     max_batch_bytes: int = Field(
-        default=2 << 30, ge=1, description="Most bytes of a record batch, stored and decompressed; more is quarantined."
+        default=2 << 30,
+        ge=1,
+        description="Maximum bytes of a record batch, stored and decompressed. Larger batches are quarantined.",
     )
 
     def opened(self, stream: pa.NativeFile) -> _Opened:

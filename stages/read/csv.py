@@ -51,8 +51,8 @@ class Csv(ContentReader):
     )
     quote: str = Field(
         default='"',
-        description="The character around values that hold delimiters, quotes or new lines. none: values have no quotes around "
-        "them; plain files are then cut into ranges, which are read at the same time.",
+        description="The character around values with delimiters, quotes or new lines. none: values have no quotes; "
+        "plain files are then read in parallel ranges.",
     )
     escape: str | None = Field(
         default=None,
@@ -64,7 +64,10 @@ class Csv(ContentReader):
         default=None, min_length=1, description="Names of the columns, for files whose first row is no header."
     )
     max_row_bytes: int = Field(
-        default=512 << 20, ge=1024, lt=1 << 31, description="Most bytes of a row; longer ones are quarantined, not held."
+        default=512 << 20,
+        ge=1024,
+        lt=1 << 31,
+        description="Maximum bytes of a row. Longer rows are quarantined, and not held in memory.",
     )
 
     @field_validator("delimiter", "quote", "escape")

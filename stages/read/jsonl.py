@@ -41,7 +41,10 @@ class Jsonl(ContentReader):
     has_json: ClassVar[bool] = True
 
     max_line_bytes: int = Field(
-        default=512 << 20, ge=1024, lt=1 << 31, description="Most bytes of a line; longer ones are quarantined, not held."
+        default=512 << 20,
+        ge=1024,
+        lt=1 << 31,
+        description="Maximum bytes of a line. Longer lines are quarantined, and not held in memory.",
     )
 
     def probe_large(self, file: InputFile, open_input: OpenInput) -> InputFile:

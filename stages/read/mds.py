@@ -56,7 +56,7 @@ class Mds(Reader):
     libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)
 
     max_sample_bytes: int = Field(
-        default=64 << 20, ge=1, description="Most bytes of a sample; larger ones are quarantined without being held in memory."
+        default=64 << 20, ge=1, description="Maximum bytes of a sample. Larger samples are quarantined, and not held in memory."
     )
 
     def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:

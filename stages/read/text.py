@@ -19,7 +19,7 @@ class Text(ContentReader):
     extensions: ClassVar[tuple[str, ...]] = (".txt", ".md", ".rst")
 
     max_file_bytes: int = Field(
-        default=512 << 20, ge=1, description="Most bytes of a file; longer files are quarantined without being held in memory."
+        default=512 << 20, ge=1, description="Maximum bytes of a file. Longer files are quarantined, and not held in memory."
     )
 
     def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:

@@ -56,7 +56,7 @@ class Webdataset(ContentReader):
         "last_dot: it is the member txt of the sample 22.en.",
     )
     max_member_bytes: int = Field(
-        default=64 << 20, ge=1, description="Most bytes of a member that is read; larger ones are quarantined, not held."
+        default=64 << 20, ge=1, description="Maximum bytes of a member. Larger members are quarantined, and not held in memory."
     )
 
     def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:

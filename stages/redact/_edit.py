@@ -34,7 +34,9 @@ class Redacting(Filter):
     )
     replace: Literal["tag", "fake", "delete"]
     max_hits: int | None = Field(
-        default=None, ge=0, description="Most spans that are replaced; documents with more are dropped. OLMo: 5."
+        default=None,
+        ge=0,
+        description="Maximum number of replaced spans in a document. Documents with more are dropped. OLMo: 5.",
     )
 
     writes = ()

@@ -65,14 +65,14 @@ class Secrets(Redacting):
         default=3.5,
         ge=0,
         le=5,
-        description="Least entropy of the value of an assignment, in bits a character, by the character frequencies of the "
-        "value, for a value of 32 different characters. Shorter values, and those of a smaller alphabet, need as much less as "
-        "they can have less: hexadecimal digits 2.8.",
+        description="Minimum entropy of the value of an assignment, in bits per character, measured over the "
+        "characters of the value. The limit is for a value of 32 different characters. It is lower in "
+        "proportion for shorter values and smaller alphabets: 2.8 for hexadecimal digits.",
     )
     replace: Literal["tag", "fake", "delete"] = Field(
         default="tag",
-        description="The replacement. tag: <SECRET> or <PRIVATE_KEY>. fake: EXAMPLE- and 16 digits; equal secrets get equal "
-        "replacements throughout the run. delete: nothing.",
+        description="What replaces a secret. tag: <SECRET> or <PRIVATE_KEY>. fake: EXAMPLE- and 16 digits, the same "
+        "for equal secrets. delete: nothing.",
     )
 
     counts: ClassVar[tuple[str, ...]] = KINDS

@@ -22,16 +22,20 @@ _COLUMN = re.compile(r"[\w.]+")
 class FimSpec(Record):
     """Puts a share of the documents into the order prefix, suffix, middle (PSM), or suffix, prefix, middle (SPM)."""
 
-    rate: Share = Field(default=0.5, description="Share of the documents, by a keyed hash of each: 0.5, 50%.")
-    spm: Share = Field(default=0.5, description="Share of these in the order SPM; the others are in the order PSM.")
-    at: Literal["characters", "tokens"] = Field(
-        default="characters", description="What the two cuts are between. characters: parts are encoded by themselves."
+    rate: Share = Field(default=0.5, description="Share of the documents to reorder, by a keyed hash of each: 0.5, 50%.")
+    spm: Share = Field(
+        default=0.5,
+        description="Share of these documents in the order suffix, prefix, middle (SPM). The others are in the order "
+        "prefix, suffix, middle (PSM).",
     )
-    min_chars: int = Field(default=0, ge=0, description="Minimum number of characters of a document that is changed.")
+    at: Literal["characters", "tokens"] = Field(
+        default="characters", description="What the two cuts are between. characters: each part is encoded separately."
+    )
+    min_chars: int = Field(default=0, ge=0, description="Minimum number of characters of a document to reorder.")
     tokens: Texts = Field(
         default=(),
-        description="Control tokens before prefix, suffix and middle. Default: those of StarCoder, SantaCoder, Qwen, DeepSeek, "
-        "Gemma or Code Llama, as far as the tokenizer has them.",
+        description="Control tokens before prefix, suffix and middle. Default: the tokens of StarCoder, SantaCoder, "
+        "Qwen, DeepSeek, Gemma or Code Llama, if the tokenizer has them.",
     )
 
     def problems(self) -> Iterator[Problem]:
@@ -44,10 +48,10 @@ class DocumentPrefixSpec(Record):
 
     text: str = Field(
         min_length=1,
-        description='The text, with columns in braces: "{url}\\n". Documents without a value of one of them get none. '
-        "{{ stands for a brace.",
+        description='The text, with columns in braces: "{url}\\n". A document without a value for one of them gets no '
+        "prefix. {{ stands for a brace.",
     )
-    rate: Share = Field(default=1.0, description="Share of the documents that get it, by a keyed hash of each.")
+    rate: Share = Field(default=1.0, description="Share of the documents that get the prefix, by a keyed hash of each.")
 
     def problems(self) -> Iterator[Problem]:
         try:

@@ -94,15 +94,18 @@ class SyntheticSpec(Record):
     """The model that wrote a corpus, and what it was asked."""
 
     model: str = Field(min_length=1, description="Name of the model: a name on the hub, or of an API with its version.")
-    prompt: str | None = Field(default=None, min_length=1, description="The prompt, or a URL or file name of it.")
+    prompt: str | None = Field(default=None, min_length=1, description="The prompt, or its URL or file name.")
 
 
 class CostSpec(Record):
     """What the text of a source cost, in US dollars. One of the two is given."""
 
-    usd: float | None = Field(default=None, ge=0, description="In all.")
+    usd: float | None = Field(default=None, ge=0, description="US dollars for the whole corpus.")
     usd_per_million_tokens: float | None = Field(
-        default=None, ge=0, description="For each million tokens that are read; of dropped documents by their bytes."
+        default=None,
+        ge=0,
+        description="US dollars per million tokens that were read. The tokens of dropped documents are estimated from "
+        "their bytes.",
     )
 
     def problems(self) -> Iterator[Problem]:

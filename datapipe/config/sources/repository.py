@@ -33,8 +33,8 @@ class RepositorySpec(Record):
     group_by: str | None = Field(
         default=None,
         min_length=1,
-        description="Field with the name of the repository, where each record is a file. The files of a name are joined, "
-        "wherever they are. A file without a name is a document.",
+        description="Field with the name of the repository, for records that are files. All files with the same name "
+        "are joined, wherever they are. A file without a name is a document.",
     )
     path: str = Field(
         default="path", min_length=1, description="With files, the member of a file with its path; with group_by, the field."
@@ -46,8 +46,8 @@ class RepositorySpec(Record):
     license: str | None = Field(
         default=None,
         min_length=1,
-        description="With files, the member of a file with its licence. Documents have those of all their files as a column of "
-        "this name, for `license_field`.",
+        description="With files, the member of a file with its licence. A document has the licences of all its files, "
+        "in a column of this name that `license_field` may name.",
     )
     order: Literal["path", "random", "given"] = Field(
         default="path",
@@ -57,12 +57,13 @@ class RepositorySpec(Record):
         default=4 << 20,  # as `stage.repositories.MOST_BYTES`
         ge=1,
         le=64 << 20,
-        description="Bytes of a document above which its next file begins another one. A longer file is a document by itself.",
+        description="Maximum number of bytes in a document. The next file begins another document; a longer file is a "
+        "document.",
     )
     separators: Texts | None = Field(
         default=None,
-        description="Control tokens before the name of a repository and before each file. Default: those of StarCoder, Qwen, "
-        "Gemma, as far as the tokenizer has them, else lines with #PATH. []: such lines.",
+        description="Control tokens before the name of a repository and before each file. Default: the tokens of "
+        "StarCoder, Qwen or Gemma, if the tokenizer has them, else lines with #PATH. []: lines with #PATH.",
     )
 
     @property

@@ -68,7 +68,7 @@ SourceWeight = Annotated[
     ),
 ]
 MaxEpochs = Annotated[
-    float | None, Field(gt=0, description="Largest number of times that training repeats the source. Default: no limit.")
+    float | None, Field(gt=0, description="Maximum number of epochs: how often training repeats the source. Default: no limit.")
 ]
 
 
@@ -84,7 +84,9 @@ class Source(Record):
         "at the working directory. '@files.txt' is a list of paths or URLs, one a line."
     )
     prefix: str | None = Field(
-        default=None, min_length=1, description="Folder or URL of the lines of a list. Default: that of the list."
+        default=None,
+        min_length=1,
+        description="Folder or URL that the lines of a list are relative to. Default: the folder of the list.",
     )
     exclude: Globs = Field(default=(), description="Globs of files to leave out: '**/site-packages/**'.")
     format: FormatEntry = Field(
@@ -99,20 +101,23 @@ class Source(Record):
     messages: MessageFields = Field(
         default=(),
         exclude_if=lambda fields: not fields,  # mixtures of outputs of the version before lack it, and `longer`
-        description="Input field with the conversation of a document, in place of `text`; or several that make it, [prompt, "
-        "completion]. The stage extract.chat makes a text with control tokens of it.",
+        description="Input field with the conversation of a document, in place of `text`, or the fields that make one, "
+        "[prompt, completion]. The stage extract.chat writes it as text with control tokens.",
     )
     template: TemplateOrText | None = Field(
         default=None,
-        description="With messages, the template: tokenizer, chatml, llama3, harmony, or the path of a .jinja file. Default: "
-        "that of the tokenizer.",
+        description="With messages, the template: tokenizer, chatml, llama3, harmony, or the path of a .jinja file. "
+        "Default: tokenizer, the template of the tokenizer.",
     )
     learn: Literal["all", "assistant", "last"] | None = Field(
         default=None,
-        description="With messages, what a loss counts: what assistants write, the last of it, or all. Default: assistant.",
+        description="With messages, what a loss counts. assistant (default): what assistants write. last: the last "
+        "answer. all: every token.",
     )
     tools: str | None = Field(
-        default=None, min_length=1, description="With messages, the field with the tools. Default: tools, where there is one."
+        default=None,
+        min_length=1,
+        description="With messages, the field with the tools. Default: the field `tools`, if records have one.",
     )
     id: str = Field(
         default="id", min_length=1, description="Input field with the id. A document without it gets SOURCE/PATH:POSITION."
@@ -129,13 +134,14 @@ class Source(Record):
     )
     check_fields: bool = Field(
         default=True,
-        description="Whether the first records must have `text` and the fields under `keep` that stages decide by. false: for "
-        "fields that only records further on have; then a lack of them is a warning until the source is read.",
+        description="Whether the first records must have `text`, and the fields under `keep` that stages decide by. "
+        "false: a missing field is a warning until the source is read. Use it when only later records have "
+        "the field.",
     )
     lone_surrogates: Literal["quarantine", "replace"] = Field(
         default="quarantine",
-        description="Half a surrogate pair in a string of JSON, as some programs write where they cut text. quarantine: the "
-        "document is no valid Unicode. replace: U+FFFD takes its place.",
+        description="What happens to half a surrogate pair in a string of JSON. Programs that cut text write it. "
+        "quarantine: the document is invalid. replace: U+FFFD replaces it.",
     )
     weight: SourceWeight = Fraction(1)
     max_epochs: MaxEpochs = None
@@ -149,17 +155,21 @@ class Source(Record):
         description="The most tokens to train on: 10B. Documents count in the order of their shuffle, as long as they fit.",
     )
     strata: StrataSpec | None = Field(
-        default=None, description="By a number of each document: how often and in which order parts are drawn."
+        default=None,
+        description="Divides the source by a number of each document, and sets how often and in which order its parts "
+        "are drawn.",
     )
     split: SplitSpec | None = Field(
         default=None, description="Splits the source by columns of its documents into cells, each with its weight and repeats."
     )
     repository: RepositorySpec | None = Field(
-        default=None, description="Makes the files of a repository one document, with the tokenizer's tokens between them."
+        default=None,
+        description="Joins the files of a repository to one document, with control tokens of the tokenizer between them.",
     )
-    fim: FimSpec | None = Field(default=None, description="Puts documents of code into the order of filling in the middle.")
+    fim: FimSpec | None = Field(default=None, description="Reorders documents of code for filling in the middle.")
     document_prefix: DocumentPrefixSpec | None = Field(
-        default=None, description="Text from columns before the text of documents, such as their URL, which no loss counts."
+        default=None,
+        description="Text before the text of each document, made of its columns, such as the URL. No loss counts it.",
     )
     max_document_tokens: Count | None = Field(
         default=None,
@@ -173,10 +183,13 @@ class Source(Record):
         "learn: assistant; one whose first answer does not fit is dropped. drop: all are.",
     )
     license: License | None = Field(
-        default=None, description="License of the corpus as SPDX has it: CC-BY-4.0, MIT OR Apache-2.0, LicenseRef-NAME."
+        default=None,
+        description="Licence of the corpus as an expression of SPDX: CC-BY-4.0, MIT OR Apache-2.0, LicenseRef-NAME.",
     )
     license_field: str | None = Field(
-        default=None, min_length=1, description="Field with the license of each document, else that of the source holds."
+        default=None,
+        min_length=1,
+        description="Field with the licence of each document. The licence of the source is for documents without one.",
     )
     homepage: Homepage | None = Field(default=None, description="Web page about the corpus. The snapshot records it.")
     collected: Collected | None = Field(
@@ -271,8 +284,8 @@ class SnapshotSource(Record):
 
     snapshot: str = Field(
         min_length=1,
-        description="Another output, a path or URL: all its rows, or those of some `sources`, become a source. It has the same "
-        "tokenizer, sequence length and shard format.",
+        description="Another output, a path or URL. Its rows become a source, all of them or those of some `sources`. "
+        "The tokenizer, sequence length and shard format must be the same.",
     )
     version: str | None = Field(
         default=None, min_length=1, description="Fingerprint of the snapshot, or its first digits. Default: the newest one."

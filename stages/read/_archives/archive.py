@@ -51,7 +51,9 @@ class ArchiveReader(ContentReader):
     """Reads archives of records, those of WARC unless a reader has `beginning` and `records` of another format."""
 
     max_record_bytes: int = Field(
-        default=64 << 20, ge=1, description="Most bytes of a record, and of its page once inflated; more is quarantined."
+        default=64 << 20,
+        ge=1,
+        description="Maximum bytes of a record, and of its decompressed page. Larger records are quarantined.",
     )
 
     beginning: ClassVar[decoding.Beginning] = WARC
@@ -170,7 +172,8 @@ class PageReader(ArchiveReader):
     mime: tuple[str, ...] = Field(
         default=("text/html", "application/xhtml+xml"),
         min_length=1,
-        description="Media types of the pages to read, without parameters. An empty one takes responses without a media type.",
+        description="Media types of the pages to read, without parameters. An empty text stands for responses without "
+        "a media type.",
     )
     status: tuple[int, ...] = Field(
         default=(200,), min_length=1, description="HTTP status codes of the pages to read. Other records have none."

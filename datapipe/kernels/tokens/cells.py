@@ -7,7 +7,7 @@ often as an epoch has it. Up to `MOST_SHUFFLED` rows, the shuffled table of a bl
 larger blocks go through the rounds of `permute.py`, 0.1 µs, too. `windows.py` keeps tables, which pays for few, large sources.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -28,12 +28,6 @@ not here; and its blocks, FIRST to STOP - 1."""
 START, KEY, EPOCHS, TIMES, ONCE, MORE, ONCE_ROWS, MORE_ROWS = range(BLOCK_WIDTH)
 """A block: its first index in an epoch; its key; its epochs before the origin of its cell; how often an epoch has the runs
 ONCE to MORE - 1 of the entries; the runs that it has once more, from MORE to the ONCE of the next block; the rows of both."""
-
-
-class CellTables(NamedTuple):
-    cells: np.ndarray  # (num_sources, CELL_WIDTH) int64
-    blocks: np.ndarray  # (num_blocks + 1, BLOCK_WIDTH) int64; of the last, ONCE counts
-    entries: np.ndarray  # (num_runs, 2) int64: of each run the rows of its kind before it in the block, and its first address
 
 
 @inline
@@ -81,7 +75,13 @@ def find_in_cells(
 ) -> int:
     """The address of each sample of a cell, into `out` (n,) int64; returns the number of other samples.
 
-    `sources`, `ordinals`: (n,) int64, and the samples of the source before it. `cells`, `blocks`, `entries`: `CellTables`."""
+    Args:
+        sources, ordinals: (n,) int64, and the samples of the source before it.
+        cells: (num_sources, CELL_WIDTH) int64.
+        blocks: (num_blocks + 1, BLOCK_WIDTH) int64; of the last one, only ONCE counts.
+        entries: (num_runs, 2) int64, of each run the rows of its kind before it in the block, and its first address.
+        is_shuffled: whether the rows of a block are mixed, or come in the order of its runs.
+    """
     table = np.empty(MOST_SHUFFLED, np.uint16)
     others = 0
     for i in range(len(sources)):

@@ -29,12 +29,13 @@ class LastEra(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class CellFinder:
-    """The blocks of the cells; `part_of`: (num_blocks,) the generation of each."""
+    """What the kernel reads."""
 
+    # cells, blocks, entries, is_shuffled: as `kernels.find_in_cells` takes them
     cells: np.ndarray
     blocks: np.ndarray
     entries: np.ndarray
-    part_of: np.ndarray
+    part_of: np.ndarray  # (num_blocks,) int64, the generation of each block
     is_shuffled: bool
 
     def find(self, sources: np.ndarray, ordinals: np.ndarray, out: np.ndarray) -> int:

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from datapipe.kernels.tokens import quota
+from datapipe.kernels.tokens.cells import MOST_SHUFFLED
 from datapipe.kernels.tokens.permute import NUM_ROUNDS, TABLE_SIZE, invert, permute
 from datapipe.rng import seed_for
 from tests.oracles import loading as loading_oracle
@@ -114,6 +115,20 @@ def test_permute_tiny_set_draws_every_permutation_equally_often(size: int) -> No
     freedom = len(orders) - 1
     chi_squared = sum((counts[order] - 100) ** 2 / 100 for order in orders)
     assert abs(chi_squared - freedom) < 5 * np.sqrt(2 * freedom) + 5
+
+
+@compiled_only
+@pytest.mark.medium
+@pytest.mark.parametrize("size", [MOST_SHUFFLED + 1, 100, 129, 257, 1000])
+def test_permute_by_rounds_places_neighbours_of_small_sets_evenly(size: int) -> None:
+    """Of cells: the position of an index, and the distance to that of its neighbour, are uniform over keys."""
+    num_keys = 40 * size
+    keys = [seed_for(17, "small", size, epoch) for epoch in range(num_keys)]
+    positions = np.stack([permute(key, size, np.array([5, 6]), MOST_SHUFFLED) for key in keys])
+    first, distances = positions[:, 0], (positions[:, 1] - positions[:, 0]) % size
+    for counts in (np.bincount(first, minlength=size), np.bincount(distances, minlength=size)[1:]):
+        expected, freedom = num_keys / len(counts), len(counts) - 1
+        assert abs(((counts - expected) ** 2 / expected).sum() - freedom) < 5 * np.sqrt(2 * freedom)
 
 
 totals_and_lefts = st.integers(2, 2**62 - 1).flatmap(lambda total: st.tuples(st.just(total), st.integers(1, total - 1)))

@@ -30,6 +30,7 @@ from datapipe.stage.global_stage import Global
 from datapipe.stage.reader import FieldNames, InputFile, Reader, Split
 from datapipe.stage.repositories import FILES
 from datapipe.stage.row_files import files_problem
+from datapipe.steps.cells import value_problem
 from datapipe.steps.pipeline import BoundStage
 from datapipe.steps.request import field_names, joined_types, row_files
 from datapipe.steps.warnings import RunWarning
@@ -116,6 +117,11 @@ def check_fields(
     for kinds in (*_of_schemas(files, undeclared), *seen.types):
         types |= {field: joined_types(where, field, types[field], kind) for field, kind in kinds.items()}
     _check_files(mixture, name, types)
+    for axis in () if source.split is None else source.split.by:
+        found = types.get(kept.get(axis.column, ""))
+        problem = None if axis.has_numbers or found is None else value_problem(axis.column, found.kind)
+        if problem is not None:
+            raise UserError(f"{mixture.where('sources', name, 'split', 'by')}: {problem}")
     return warnings, types
 
 

@@ -129,17 +129,24 @@ def parts_of(axis: Axis, record: pa.RecordBatch, seed: int, source: str) -> Code
     return _value_parts(axis.column, column, where)
 
 
+def value_problem(name: str, kind: pa.DataType) -> str | None:
+    """Why no cells are named by the values of a column of a type."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    tests = pa.types.is_boolean, pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_null
+    if any(test(kind) for test in tests):
+        return None
+    return (
+        f"column '{name}' holds {kind}, expected text, whole numbers, or true and false. Of other numbers give bounds or "
+        f"quantiles: {{column: {name}, quantiles: 10}}"
+    )
+
+
 def _value_parts(name: str, column: pa.Array, where: str) -> Codes:
-    kind = column.type
-    if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
-        column = column.cast(pa.string())
-    elif pa.types.is_dictionary(kind):
-        column = column.dictionary_decode()
-    elif not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)):
-        raise UserError(
-            f"{where}: column '{name}' holds {kind}, expected text, whole numbers, or true and false. Of other numbers give "
-            f"bounds or quantiles: {{column: {name}, quantiles: 10}}"
-        )
+    problem = value_problem(name, column.type)
+    if problem is not None:
+        raise UserError(f"{where}: {problem}")
+    column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    column = column.cast(pa.string()) if pa.types.is_boolean(column.type) else column
     values = pc.fill_null(column.cast(pa.large_string()), "").dictionary_encode()
     names = [part_of(value) for value in values.dictionary.to_pylist()]
     long = next((part for part in names if len(part) > _MOST_CHARACTERS), None)

@@ -106,13 +106,11 @@ Repeats = Mapping[str, Annotated[Weight, AfterValidator(_below_limit)]]
 class SplitSpec(Record):
     """Splits a source into cells by columns of its documents. A cell is drawn as a source is."""
 
-    by: Annotated[tuple[Axis, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else as_tuple(value))] = (
-        Field(
-            min_length=1,
-            max_length=_MOST_AXES,
-            description="The columns: [language, topic, {column: quality, quantiles: 20}]. A name alone has a part for each "
-            "value: text, whole numbers, true and false. Documents without a value are in the part `none`.",
-        )
+    by: Annotated[tuple[Axis, ...], BeforeValidator(as_tuple)] = Field(
+        min_length=1,
+        max_length=_MOST_AXES,
+        description="The columns: [language, topic, {column: quality, quantiles: 20}]. A name alone has a part for each value: "
+        "text, whole numbers, true and false. Documents without a value are in the part `none`.",
     )
     weights: Annotated[str | Mapping[str, Weight] | None, BeforeValidator(_by_pattern)] = Field(
         default=None,

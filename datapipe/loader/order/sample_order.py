@@ -249,9 +249,9 @@ class SampleOrder:
         if self.split == "validation":
             return list(range(int(self.layout.find(np.array([sample]))[0][0]), len(self.layout.shards)))
         mixture, uses = self.mixture, [(sample, shard) for shard in self._shards_of_cells]  # (first sample, number)
-        for source, num_drawn in enumerate(mixture.counts(max(sample, mixture.start))[: len(self.layout.sources)]):
-            if not mixture.is_drawn(source) or (self._cells is not None and self._cells.cells[source, SIZE]):
-                continue
+        counts = mixture.counts(max(sample, mixture.start))
+        for source in self._drawn_by_windows:
+            num_drawn = counts[source]
             for _, (ordinal, shards) in zip(range(per_source), self._orders[source].windows_from(num_drawn)):
                 first_sample = sample if ordinal <= num_drawn else mixture.sample_of(source, ordinal)
                 if first_sample is not None:
@@ -259,14 +259,18 @@ class SampleOrder:
         return list(dict.fromkeys(shard for _, shard in sorted(uses)))
 
     @cached_property
+    def _drawn_by_windows(self) -> list[int]:
+        """The sources that are drawn, without the cells that have one window an epoch."""
+        of_cells = np.zeros(len(self.layout.sources)) if self._cells is None else self._cells.cells[:, SIZE]
+        return [source for source in np.flatnonzero(of_cells == 0).tolist() if self.mixture.is_drawn(source)]
+
+    @cached_property
     def _shards_of_cells(self) -> list[int]:
         """The shards of the cells that are drawn and have one window an epoch: they are in use all the time."""
         if self._cells is None:
             return []
-        sources = np.flatnonzero(self._cells.cells[:, SIZE])
-        drawn = [source for source in sources.tolist() if self.mixture.is_drawn(source)]
-        is_used = np.zeros(len(self.layout.sources), np.bool_)
-        is_used[drawn] = True
+        is_used = self._cells.cells[:, SIZE] > 0
+        is_used[[source for source in np.flatnonzero(is_used).tolist() if not self.mixture.is_drawn(source)]] = False
         return np.unique(self.layout.runs.shards[np.repeat(is_used, np.diff(self.layout.source_runs))]).tolist()
 
     @property

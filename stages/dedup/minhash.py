@@ -86,8 +86,8 @@ class Minhash(KeepingOne):
     ngram: int = Field(default=5, ge=1, le=64, description="Number of words in an n-gram, or of characters with shingle: char.")
     shingle: minhash.Shingle = Field(
         default="word",
-        description="word: n-grams of words. char: n-grams of characters; slower, because there are more. dictionary: n-grams of "
-        "words, which ICU's dictionaries cut in scripts without spaces (`pip install 'datapipe[words]'`).",
+        description="word: n-grams of words. char: n-grams of characters; slower, because there are more. dictionary: n-grams "
+        "of words, which ICU's dictionaries cut in scripts without spaces (`pip install 'datapipe[words]'`).",
     )
 
     libraries: ClassVar[tuple[str, ...]] = ("datasketch", "pyarrow")

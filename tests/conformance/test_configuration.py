@@ -145,6 +145,7 @@ SECTIONS = {
             "sample": Values([0.5, "5%", None, {"share": "5%", "of": "cleaned"}], [0, 2, "x", ["a"], {}, {"share": 2}, True]),
             "max_tokens": Values([1, "10B", None], [0, "", "x", True, [1], -1]),
             "strata": Values([None, {"by": "score", "bounds": [1]}], [3, "x", {"by": "text", "bounds": [1]}]),
+            "split": Values([None, {"by": ["language"]}, {"by": "language"}], [3, "x", {"by": "text"}, {"by": []}]),
             "repository": Values([None, {"files": "files"}], [3, "x", ["a"], {}, {"files": "a", "group_by": "b"}]),
             "fim": Values([None], [3, "x", ["a"], {"at": "words"}]),
             "document_prefix": Values(
@@ -191,6 +192,29 @@ SECTIONS = {
             "order": choice("shuffled", "ascending", "descending"),
         },
         {"sources": {"web": WEB | {"strata": {"by": "score", "bounds": [1]}}}},
+    ),
+    "SplitSpec": Section(
+        ("sources", "web", "split"),
+        {
+            "by": Values(
+                [["language"], "language", [{"column": "score", "bounds": [2, 4]}]], [[], 3, ["id"], None], needed=True
+            ),
+            "weights": Values(
+                [None, {"default": 1, "en": "1/3"}, "tokens * 2", "w.csv"], [3, [1], {"en": -1}, {"a/b": 1}, "x +"]
+            ),
+            "repeat": Values([{}, {"en": 2.5, "default": 0}], [3, {"en": -1}, {"en": "x"}, {"a/b": 1}]),
+            "max_epochs": Values([{}, {"e*": 4}], [3, {"en": 0}, {"en": "x"}, {"a/b": 1}]),
+        },
+        {"sources": {"web": WEB | {"split": {"by": ["language"]}}}},
+    ),
+    "AxisSpec": Section(
+        ("sources", "web", "split", "by", 0),
+        {
+            "column": Values(["score"], ["", 3, "text", None], needed=True),
+            "bounds": Values([[], [0], [-1.5, 2, 10]], [3, [10, 2], [1, 1], ["a"], [1, "a"]]),
+            "quantiles": Values([2, 100, None], [1, 101, 2.5, True, "2", [2]]),
+        },
+        {"sources": {"web": WEB | {"split": {"by": [{"column": "quality"}]}}}},
     ),
     "RepositorySpec": Section(
         ("sources", "web", "repository"),

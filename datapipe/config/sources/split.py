@@ -87,6 +87,11 @@ Axis = Annotated[
 ]
 
 
+def _listed(value: Any) -> Any:
+    """A list of axes, also of one axis without the brackets."""
+    return (value,) if isinstance(value, str | Mapping) else as_tuple(value)
+
+
 def _by_pattern(value: Any) -> Any:
     """Weights by pattern, of which each wrong one is a problem of its own: a union would name all that it expected."""
     problems: list[Problem] = []
@@ -106,7 +111,7 @@ Repeats = Mapping[str, Annotated[Weight, AfterValidator(_below_limit)]]
 class SplitSpec(Record):
     """Splits a source into cells by columns of its documents. A cell is drawn as a source is."""
 
-    by: Annotated[tuple[Axis, ...], BeforeValidator(as_tuple)] = Field(
+    by: Annotated[tuple[Axis, ...], BeforeValidator(_listed)] = Field(
         min_length=1,
         max_length=_MOST_AXES,
         description="The columns: [language, topic, {column: quality, quantiles: 20}]. A name alone has a part for each value: "

@@ -106,6 +106,7 @@ def _changed(spec: SplitSpec, found: Mapping[str, dict[str, Fraction]], where: s
         "weights": {DEFAULT: Fraction(0), **found["weight"]},
         "repeat": {**spec.repeat, **found["repeat"]},
         "max_epochs": {**spec.max_epochs, **limits},
+        "max_tokens": spec.max_tokens,
     }
     try:
         return SplitSpec(**values)

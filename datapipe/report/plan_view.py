@@ -159,11 +159,13 @@ def _split_notes(split: SplitSpec, num_cells: int) -> Iterator[str]:
     weights = split.weights
     if not isinstance(weights, Mapping):
         yield f"weights of cells: {'in proportion to the rows of an epoch' if weights is None else weights}"
-    for what, by_pattern in (("weights of cells", weights), ("repeat", split.repeat), ("max_epochs", split.max_epochs)):
+    for what in ("weights", "repeat", "max_epochs", "max_tokens"):
+        by_pattern = getattr(split, what)
         if isinstance(by_pattern, Mapping) and by_pattern:
-            shown = [f"{pattern} {float(value):g}" for pattern, value in by_pattern.items()]
+            form = "," if what == "max_tokens" else "g"
+            shown = [f"{pattern} {value if form == ',' else float(value):{form}}" for pattern, value in by_pattern.items()]
             more = f" and {len(shown) - _MOST_PATTERNS:,} more" if len(shown) > _MOST_PATTERNS else ""
-            yield f"{what}: {', '.join(shown[:_MOST_PATTERNS])}{more}"
+            yield f"{'weights of cells' if what == 'weights' else what}: {', '.join(shown[:_MOST_PATTERNS])}{more}"
 
 
 def last_grids(root: Root, mixture: Mixture) -> Sequence[Table]:

@@ -133,7 +133,7 @@ def _integers(source: str, weights: list[Fraction], has_rows: bool) -> tuple[int
 
 def _warnings(source: str, spec: SplitSpec, names: Sequence[str], rows: np.ndarray) -> Iterator[RunWarning]:
     """Warnings about patterns that name no cell, and about cells without rows."""
-    for key in ("weights", "repeat", "max_epochs"):
+    for key in ("weights", "repeat", "max_epochs", "max_tokens"):
         named = getattr(spec, key)
         unmatched = last_matches(named, names)[1] if isinstance(named, Mapping) else []
         if unmatched:

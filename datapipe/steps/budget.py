@@ -1,51 +1,50 @@
-"""The budget of a source, `max_tokens`: its documents in the order of their shuffle, as long as their tokens fit.
+"""The budgets of a source, `max_tokens`, and of its cells, `split.max_tokens`: documents in the order of their shuffle, as
+long as their tokens fit.
 
-    token rows ─▶ size, a task of tokenize each ─▶ scores (hash, tokens) ─▶ rank, narrow, … (`rank.py`) ─▶ the cut
-    sizes, facts of the kept documents, the cut ─▶ limit ─▶ drops: tokenize:over_max_tokens
-    token rows below the cut ─▶ pack
+    token rows ─▶ size, a task of tokenize each ─▶ hash and tokens of each document ─▶ stops, … (`stops.py`) ─▶ a hash
+    sizes, facts of the kept documents, stops ─▶ limit ─▶ drops: tokenize:over_max_tokens
+    token rows below the stops ─▶ pack
 
-A document comes before another one if its shuffle hash is smaller, so the budget is a stop in the space of hashes: the greatest
+A document comes before another one if its shuffle hash is smaller, so a budget is a stop in the space of hashes: the greatest
 prefix of documents whose tokens are at most `max_tokens`. Documents of one hash stay together. The prefix of a smaller budget
 is part of it. Where files are added, the stop falls: of the documents before, a prefix of the prefix is left. Documents held
 out for validation, which are in a table of their own, are not limited. Nothing here runs where all tokens fit.
 
-The cut is that of a share: the budget of all tokens to train on, which `size` counts. Budgets of several ranges of hashes would
-be several cuts of the same order: of each range the share of the tokens before it and its budget.
+Token rows of a source that is split are ordered by cell, and within a cell by their shuffle. The budget of the source is one
+stop in all cells, so every cell keeps about the same share; a cell that is over a budget of its own has its own stop.
 
-Token rows of a source that is split are ordered by cell, and within a cell by their shuffle. Its budget is one stop in all
-cells, so every cell keeps about the same share.
-
-No task before packing depends on the budget, so another budget repeats `narrow`, perhaps a round of `rank`, and what follows.
-Files that are added to a snapshot, of which nothing is removed, get what the shards of their source leave of the budget.
+No task before packing depends on a budget but the search, so another budget repeats that, and what follows. Files that are
+added to a snapshot, of which nothing is removed, get what the shards of their source, or cell, leave of the budget.
 
 Memory: the sizes of the documents of one tokenize task.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
-from fractions import Fraction
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
 import pyarrow as pa
 
-from datapipe.columns import KEY_TYPE, key_matrix, numbers, take_rows
+from datapipe.cell_names import chosen_values
+from datapipe.columns import KEY_TYPE, full_schema, key_matrix, numbers, take_rows
 from datapipe.columns import compute as pc
 from datapipe.exchange.ranges import HASH_SPACE, read_blocks
 from datapipe.exchange.tables import TableWriter, read_table
 from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import ExchangeFile, Outputs, Record, TableFile
+from datapipe.shards import schemas
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.licenses import codes_of_documents
-from datapipe.steps.cells import CELL_SHIFT
 from datapipe.steps.costs import StepCost, Texts, seconds_of
-from datapipe.steps.cut import SCORES_SCHEMA, Cut, is_kept
 from datapipe.steps.decisions import Drops, sortable
+from datapipe.steps.grid import CellSizesMetrics, names_of
 from datapipe.steps.growth import Files, Growth, Reads, StepSize
-from datapipe.steps.kind import LEFT_OUT, WHERE_GIVEN, Fields, Plan, Planning, Step, Task, entering
-from datapipe.steps.rank import BUDGET, find_cuts, found_cuts, scores_of
+from datapipe.steps.kind import LEFT_OUT, WHERE_GIVEN, Fields, Plan, Planning, Step, Task, entering, file_checksums
+from datapipe.steps.stops import SIZES, BudgetOf, find_stops, places, read_stops
 from datapipe.steps.tokenize import TokenizeMetrics, TokenizeTask, training_parts
 from datapipe.storage.root import Root
 from datapipe.token_counts import CountsByName
@@ -54,8 +53,7 @@ OVER = "over_max_tokens"
 OVER_BUDGET = f"{TokenizeTask.kind}:{OVER}"
 """The rule of documents beyond the budget, and their reason, as that of documents that the tokenize step drops."""
 
-_SIZES = pa.schema([*SCORES_SCHEMA, pa.field("key", KEY_TYPE, nullable=False)])
-_CELL_BITS = 64 - CELL_SHIFT
+_SIZES = full_schema(hash=pa.uint64(), tokens=pa.int64(), key=KEY_TYPE)
 _SIZE_MB_PER_S = 150.0  # of text, whose token rows are read
 
 
@@ -69,14 +67,12 @@ class SizeMetrics:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SizeTask(Task):
-    """Writes the tokens of each document to train on, of the rows of a tokenize task, as scores: the lowest hash is highest."""
+    """Writes the hash and the tokens of each document to train on, of the rows of a tokenize task."""
 
-    kind, version, of_tokens, metrics_type = "size", 1, True, SizeMetrics
+    kind, version, of_tokens, metrics_type = "size", 2, True, SizeMetrics
 
-    name: str  # of the cut, by which its scores go
     before: str  # fingerprint of the task that wrote `rows`
     rows: tuple[ExchangeFile, ...] = field(metadata=LEFT_OUT)
-    has_cells: bool = field(default=False, metadata=WHERE_GIVEN)  # then the first bits of a hash are the number of a cell
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
         metrics, writer = TaskMetrics(own=SizeMetrics()), TableWriter(root, f"{folder}/sizes.arrow")
@@ -85,32 +81,31 @@ class SizeTask(Task):
                 for rows in read_blocks(root, file, (0,), (HASH_SPACE,)):
                     work.bytes, work.documents = work.bytes + rows.nbytes, work.documents + rows.num_rows
                     tokens = pc.list_value_length(rows.column("tokens")).cast(pa.int64())
-                    hashes = numbers(rows.column("hash")) << np.uint64(_CELL_BITS if self.has_cells else 0)
-                    scores, ties = pa.array(~hashes), pa.repeat(pa.scalar(0, pa.uint64()), rows.num_rows)
-                    writer.add(pa.record_batch([scores, ties, tokens, rows.column("key")], schema=_SIZES))
+                    writer.add(pa.record_batch([rows.column("hash"), tokens, rows.column("key")], schema=_SIZES))
                     metrics.of(SizeMetrics).tokens += int(pc.sum(tokens).as_py() or 0)
-            return {scores_of(self.name): writer.finish()}, metrics
+            return {SIZES: writer.finish()}, metrics
 
     @classmethod
     def plan_source(cls, planning: Planning, source: str) -> None:
-        budget = _left_of_budget(planning, source)
-        tokenized = planning.known[f"{source}/tokenize"]
-        if budget is None or (tokenized.is_committed and tokenized.own(TokenizeMetrics).tokens <= budget):
-            return  # all fit, with those that are held out
-        strata, own = planning.mixture.sources[source].strata, None
+        own_source, tokenized = planning.mixture.sources[source], planning.known[f"{source}/tokenize"]
+        split, strata, own, budgets = own_source.split, own_source.strata, None, None
+        if own_source.max_tokens is None and (split is None or not split.max_tokens):
+            return
+        budget_of: BudgetOf = "" if split is None else "each" if split.max_tokens else "all"
         if tokenized.is_committed:
+            budgets = _short_cells(planning, source) if budget_of == "each" else _short_source(planning, tokenized)
+            if budgets == {}:
+                return  # all fit, with those that are held out
+        if budgets is not None:
             parts = training_parts(strata and strata.bounds).values()
             own = (
                 {"before": each.fingerprint, "rows": tuple(file for part in parts for file in each.of(part, ExchangeFile))}
                 for each in tokenized.records
             )
-        name = _name(planning)
-        common = {"source": source, "name": name, "has_cells": planning.mixture.sources[source].split is not None}
-        sized = planning.add(cls, f"{source}/size", "count tokens of documents", own, **common)
-        tokens = sized.own(SizeMetrics).tokens
-        share = Fraction(min(budget, tokens), tokens or 1)  # exact, so that of all tokens it is the budget
-        cuts = find_cuts(planning, source, name, [share], sized)
-        LimitTask.plan_after(planning, source, sized, None if cuts is None else cuts[0], budget)
+        sized = planning.add(cls, f"{source}/size", "count tokens of documents", own, source=source)
+        stops = find_stops(planning, source, budgets, budget_of, sized)
+        if stops != ():
+            LimitTask.plan_after(planning, source, sized, stops, budget_of)
 
     @classmethod
     def cost(cls, plan: Plan, step: Step, texts: Texts) -> Iterator[StepCost]:
@@ -138,15 +133,16 @@ class LimitMetrics:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LimitTask(Task):
-    """Drops the documents of a tokenize task that are beyond the budget."""
+    """Drops the documents of a tokenize task that are beyond a budget."""
 
     kind, version, of_tokens, metrics_type = "limit", 1, True, LimitMetrics
-    options = (f"sources.SOURCE.{BUDGET}", "sources.SOURCE.license_field")
+    options = ("sources.SOURCE.max_tokens", "sources.SOURCE.split.max_tokens", "sources.SOURCE.license_field")
 
-    before: str  # fingerprint of the tokenize task, from which what follows does but for the cut
+    before: str  # fingerprint of the tokenize task, from which what follows does but for the stops
     sizes: tuple[TableFile, ...] = field(metadata=LEFT_OUT)
     kept: tuple[TableFile, ...] = field(metadata=LEFT_OUT)  # facts of the documents that were tokenized
-    cut: Cut = field(metadata=entering(lambda cut: cut.kept and asdict(cut.kept)))
+    stops: tuple[TableFile, ...] = field(metadata=entering(file_checksums))
+    budget_of: BudgetOf = field(default="", metadata=WHERE_GIVEN)
     # num_docs, text_bytes: of the documents that the tokenize task has kept
     num_docs: int = field(metadata=LEFT_OUT)
     text_bytes: int = field(metadata=LEFT_OUT)
@@ -174,11 +170,12 @@ class LimitTask(Task):
     def _beyond(self, root: Root) -> tuple[np.ndarray, np.ndarray]:
         """The documents beyond the budget: their keys as byte strings, ascending, and their tokens, (num_docs,) int64."""
         keys, tokens = [np.empty(0, "S16")], [np.empty(0, np.int64)]
+        has_stop, stops = read_stops(root, self.stops)
         for sizes in (rows for file in self.sizes for rows in read_table(root, file)):
-            scores, ties = (numbers(sizes.column(name)) for name in ("score", "tie"))
-            over = np.flatnonzero(~is_kept(self.cut, scores, ties))
+            cells, hashes = places(numbers(sizes.column("hash")), self.budget_of)
+            over = np.flatnonzero(has_stop[cells] & (hashes >= stops[cells]))
             keys.append(sortable(key_matrix(sizes.column("key"))[over]))
-            tokens.append(numbers(sizes.column("weight"))[over])
+            tokens.append(numbers(sizes.column("tokens"))[over])
         order = np.argsort(joined := np.concatenate(keys))
         return joined[order], np.concatenate(tokens)[order]
 
@@ -200,58 +197,66 @@ class LimitTask(Task):
             own.licenses.count(*codes_of_documents(facts, self.license_column), counted)
 
     @classmethod
-    def plan_after(cls, planning: Planning, source: str, sized: Step, cut: Cut | None, budget: int) -> None:
+    def plan_after(
+        cls, planning: Planning, source: str, sized: Step, stops: tuple[TableFile, ...] | None, budget_of: BudgetOf
+    ) -> None:
         cleaned, tokenized = planning.cleaned(source), planning.known[f"{source}/tokenize"]
         tokenizer, own = planning.plan.tokenizer, None
-        if cut is not None and tokenizer is not None:
-            own = _limited(_name(planning), cut, zip(sized.records, cleaned.records, tokenized.records, strict=True))
-        about = f"drop documents beyond {budget:,} tokens"
+        if stops is not None and tokenizer is not None:
+            own = _limited(zip(sized.records, cleaned.records, tokenized.records, strict=True))
         column = planning.mixture.sources[source].license_field
-        around = 1 + (tokenizer is not None and tokenizer.bos_id is not None)
-        planning.add(cls, f"{source}/limit", about, own, source=source, license_column=column, around=around)
+        about = {"stops": stops, "budget_of": budget_of, "license_column": column}
+        about["around"] = 1 + (tokenizer is not None and tokenizer.bos_id is not None)
+        planning.add(cls, f"{source}/limit", "drop documents beyond max_tokens", own, source=source, **about)
 
     @classmethod
     def grow(cls, growth: Growth, step: StepSize) -> None:
-        sizes = growth.steps[f"{step.source}/size"].writes.get(scores_of(BUDGET), Files())
+        sizes = growth.steps[f"{step.source}/size"].writes.get(SIZES, Files())
         kept = growth.steps[growth.cleaned(step.source)].writes.get("kept", Files())
         growth.add(step, growth.sources[step.source].tasks, Reads.whole(sizes), Reads.whole(kept))
 
 
-def _limited(name: str, cut: Cut, records: Iterable[tuple[Record, Record, Record]]) -> Iterator[Fields]:
+def _limited(records: Iterable[tuple[Record, Record, Record]]) -> Iterator[Fields]:
     """The fields of a limit task for each record of size, of cleaning and of tokenize."""
     for sized, cleaned, tokenized in records:
         counts = tokenized.metrics.document_counts
-        files = {"sizes": sized.of(scores_of(name), TableFile), "kept": cleaned.of("kept", TableFile)}
-        yield {"before": tokenized.fingerprint, **files, "cut": cut, "num_docs": counts.kept, "text_bytes": counts.kept_bytes}
+        files = {"sizes": sized.of(SIZES, TableFile), "kept": cleaned.of("kept", TableFile)}
+        yield {"before": tokenized.fingerprint, **files, "num_docs": counts.kept, "text_bytes": counts.kept_bytes}
 
 
-def _left_of_budget(planning: Planning, source: str) -> int | None:
-    """The tokens that the source may have; of files that are added, what those of the snapshot leave. None: no limit."""
-    budget, before = planning.mixture.sources[source].max_tokens, planning.request.added_to
-    if budget is None or before is None:
-        return budget
-    own = (shard for shard in before.shards if (shard.source, shard.split) == (source, "train"))
-    return max(0, budget - sum(shard.tokens for shard in own))
+def _short_source(planning: Planning, tokenized: Step) -> dict[int, int]:
+    """The tokens that the source may have, by 0, where it has more with those held out; of files that are added, what those of
+    the snapshot leave."""
+    source, before = tokenized.source, planning.request.added_to
+    shards = () if before is None else before.shards_of(source, "train")
+    left = max(0, (planning.mixture.sources[source].max_tokens or 0) - sum(shard.tokens for shard in shards))
+    return {0: left} if tokenized.own(TokenizeMetrics).tokens > left else {}
 
 
-def _name(planning: Planning) -> str:
-    """The name of the cut: of files that are added, another one for each generation."""
-    part = planning.request.part
-    return BUDGET if part is None else f"{BUDGET}+{part}"
-
-
-def budget_stop(planning: Planning, source: str) -> int | None:
-    """The shuffle hash before which documents to train on are packed: `HASH_SPACE` for all; None while it is not known."""
-    if f"{source}/size" not in planning.known:
-        return HASH_SPACE
-    cuts = found_cuts(planning.plan.steps, source, _name(planning))
-    if cuts is None or cuts[0].kept_documents == cuts[0].documents:
-        return None if cuts is None else HASH_SPACE
-    return 0 if cuts[0].kept is None else HASH_SPACE - cuts[0].kept.score
+def _short_cells(planning: Planning, source: str) -> dict[int, int] | None:
+    """By number, the tokens that cells may have which may have more: by the size of their rows, as for `_short_source`. None
+    while the sizes are not known."""
+    split, summed, tokenizer = (
+        planning.mixture.sources[source].split,
+        planning.known[f"{source}/cell-sizes"],
+        planning.plan.tokenizer,
+    )
+    if split is None or tokenizer is None or not summed.is_committed:
+        return None
+    before, used = planning.request.added_to, Counter[int]()
+    for shard in () if before is None else before.shards_of(source, "train"):
+        for run in shard.cells or ():
+            used[run.cell] += run.tokens
+    id_bytes = schemas.token_type(tokenizer.vocab_size).bit_width // 8
+    sizes = summed.records[0].metrics.of(CellSizesMetrics).bytes
+    budgets = enumerate(chosen_values(split.max_tokens, names_of(planning.plan, source), None))
+    left = {cell: max(0, budget - used[cell]) for cell, budget in budgets if budget is not None}
+    return {cell: budget for cell, budget in left.items() if sizes[cell] > budget * id_bytes}
 
 
 def budget_shares(growth: Growth, source: str) -> tuple[float, float]:
-    """The share of its tokens that a source has room for, before and at the other size; 1 without a budget."""
+    """The share of its tokens that a source has room for, before and at the other size; 1 without a budget. Cells, whose sizes
+    no estimate knows, count with all their tokens."""
     budget, tokens = growth.mixture.sources[source].max_tokens, growth.steps[f"{source}/tokenize"].tokens
     if budget is None or not tokens:
         return 1.0, 1.0

@@ -235,6 +235,15 @@ def borders_within(borders: Sequence[int], start: int, stop: int) -> tuple[int, 
     return tuple(min(border, stop) for border in borders if border > start and cell_of_border(border) << CELL_SHIFT < stop)
 
 
+def ends_within(ends: Mapping[int, int], start: int, stop: int) -> tuple[tuple[int, int], ...] | None:
+    """What ends of cells, hashes within each, say of a range: those before the end of the range. None where no row is left."""
+    first, last = start >> CELL_SHIFT, (stop - 1) >> CELL_SHIFT
+    chosen = [(cell, ends[cell]) for cell in range(first, last + 1) if cell in ends]
+    if first == last and chosen and (first << CELL_SHIFT) + chosen[0][1] <= start:
+        return None
+    return tuple((cell, end) for cell, end in chosen if (cell << CELL_SHIFT) + end < stop)
+
+
 class CellBytes:
     """The bytes that token rows take in memory, by cell; about as `ExchangeFile.row_bytes` of them. `id_bytes`: of a token."""
 

@@ -18,7 +18,7 @@ Versions of libraries enter where they decide what a later step reads, or bytes 
 |---|---|---|
 | map, reduce | Unicode tables of Python | they define letters and words |
 | merge, gather, size, limit | none | integers and keys are sorted, and their order is unique |
-| rank, narrow, cells, cell_sizes | none | scores and names are compared, and integers added |
+| rank, narrow, cells, cell_sizes, stops | none | scores and names are compared, and integers added |
 | grid | pyarrow | it reads numbers from text |
 | sample | Unicode, pyarrow | letters end words; pyarrow groups the words, and their order decides between equal pairs |
 | fold | pyarrow | it groups the words of several samples |

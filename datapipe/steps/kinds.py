@@ -17,8 +17,9 @@ Rows in too many sorted runs are merged before they are reduced, and token rows 
     train      counted words                                      ─▶  tokenizer.json
     tokenize   documents                                          ─▶  token rows to exchange, of each part of the source
     cell_sizes bytes of token rows by cell                        ─▶  their sums
-    size       token rows of a source with a budget of tokens     ─▶  the tokens of each document, for rank and narrow
-    limit      these, and the cut that narrow has found           ─▶  drops
+    size       token rows of a source with a budget of tokens     ─▶  the tokens of each document
+    stops      these, of spans of hashes                          ─▶  their sums, narrower spans, or where budgets end
+    limit      tokens of documents, and where budgets end         ─▶  drops
     pack       a hash range of the token rows                     ─▶  shards
     write      documents                                          ─▶  files of text, in a run without a tokenizer
     fold       small files of many tasks of a step                ─▶  the same, added up
@@ -41,13 +42,14 @@ from datapipe.steps.pipeline import lay_out
 from datapipe.steps.rank import NarrowTask, RankTask
 from datapipe.steps.reduce import GatherTask, ReduceTask
 from datapipe.steps.request import Request
+from datapipe.steps.stops import StopsTask
 from datapipe.steps.tokenize import TokenizeTask
 from datapipe.steps.train import SampleTask, TrainTask
 from datapipe.steps.write import WriteTask
 
 KINDS: list[StepKind] = [
     *(MapTask, ReduceTask, MergeTask, GatherTask, RankTask, NarrowTask, SampleTask, TrainTask),
-    *(GridTask, CellsTask, TokenizeTask, FoldTask, CellSizesTask, SizeTask, LimitTask, PackTask, WriteTask),
+    *(GridTask, CellsTask, TokenizeTask, FoldTask, CellSizesTask, SizeTask, StopsTask, LimitTask, PackTask, WriteTask),
 ]
 """Every kind of work, each after those that its steps follow."""
 

@@ -38,13 +38,14 @@ from datapipe.rng import mix64, seed_for
 from datapipe.shards import schemas
 from datapipe.shards.shard_table import ShardGroup, shard_path, with_digest
 from datapipe.shards.writer import BATCH_BYTES, CellOfRows, ShardWriter, shard_schema
-from datapipe.steps.budget import budget_shares, budget_stop
-from datapipe.steps.cells import CELL_SHIFT, again_borders, borders_within, cell_of_border, cell_ranges
+from datapipe.steps.budget import budget_shares
+from datapipe.steps.cells import CELL_SHIFT, again_borders, borders_within, cell_of_border, cell_ranges, ends_within
 from datapipe.steps.costs import StepCost, Texts, seconds_of
 from datapipe.steps.grid import CellSizesMetrics, names_of
 from datapipe.steps.growth import Files, Growth, Reads, StepSize
 from datapipe.steps.kind import LEFT_OUT, WHERE_GIVEN, Fields, Plan, Planning, Step, Task, checksums, entering
 from datapipe.steps.merge import grow_merged, hash_ranges, merged, num_ranges, overlapping, row_bytes
+from datapipe.steps.stops import found_stops
 from datapipe.steps.tokenize import training_parts
 from datapipe.storage.root import Root
 from datapipe.tokens.packing import Method, PackedRows, assemble, count, pack
@@ -82,7 +83,7 @@ class PackTask(Task):
     options = (
         *("seed", "pack", "shards"),
         *("sources.SOURCE.strata.by", "sources.SOURCE.strata.bounds", "sources.SOURCE.split.by", "sources.SOURCE.split.repeat"),
-        "sources.SOURCE.max_tokens",
+        *("sources.SOURCE.max_tokens", "sources.SOURCE.split.max_tokens"),
     )
 
     files: tuple[ExchangeFile, ...] = field(metadata=entering(checksums))
@@ -104,8 +105,8 @@ class PackTask(Task):
     # of its cells that are repeated a broken number of times, the hash below which rows are drawn once more (`again_borders`);
     # None where there are no cells
     again: tuple[int, ...] | None = field(default=None, metadata=WHERE_GIVEN)
-    # of a source with cells, the hash within each from which on its rows are beyond the budget of the source; None for all rows
-    within: int | None = field(default=None, metadata=WHERE_GIVEN)
+    # of its cells that are limited, each with the hash within it from which on rows are beyond a budget (`ends_within`)
+    ends: tuple[tuple[int, int], ...] = field(default=(), metadata=WHERE_GIVEN)
     # where the shards are published: below this folder, as this part of the source
     folder: str = field(default="", metadata=LEFT_OUT)
     part: int | None = field(default=None, metadata=LEFT_OUT)
@@ -124,7 +125,7 @@ class PackTask(Task):
         return (PARQUET if self.format == "parquet" else "pyarrow",)
 
     def noted(self) -> Task:
-        return replace(self, files=(), again=self.again and ())  # publishing asks for the part that it packed
+        return replace(self, files=(), again=self.again and (), ends=())  # publishing asks for the part that it packed
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
         metrics = TaskMetrics(own=PackMetrics())
@@ -175,8 +176,12 @@ class PackTask(Task):
             "validation": ("validation", None),
         }
         ranges = rows = None
-        stop = budget_stop(planning, source)
-        if is_ready and stop is not None:
+        found, ends = found_stops(planning, source), dict[int, int]()
+        if is_ready and found is not None:
+            whole = HASH_SPACE if split is None else 1 << CELL_SHIFT
+            stop = whole if split is not None and split.max_tokens else found.get(0, whole)
+            if split is not None:
+                ends = found if split.max_tokens else dict.fromkeys(range(len(sizes)), stop) if found else {}
             stops = {} if split is not None else {table: stop for table, part in parts.items() if part[0] == "train"}
             tables = {table: tokenized.outputs(table, ExchangeFile) for table in parts}
             target_bytes = planning.mixture.shards.target_bytes
@@ -185,13 +190,13 @@ class PackTask(Task):
                 for table, files in tables.items()
             }
             if split is not None:
-                ranges["train"] = cell_ranges(sizes, target_bytes, _within_cell(stop))
+                ranges["train"] = cell_ranges(sizes, target_bytes, stop)
             num_buckets = {table: len(of_table) for table, of_table in ranges.items()}
             bucket_bytes, uneven = _merged_bytes(planning.bucket_bytes), None if split is None else {"train": ranges["train"]}
             common = {"uses": cls.kind, "source": source, "ranges": uneven, "stops": stops}
             rows = merged(planning, f"{source}/pack", "merge token rows", tables, num_buckets, bucket_bytes, **common)
         for length in planning.mixture.pack.sequence_length:
-            of_cells = None if again is None or stop is None else (again, _within_cell(stop) if stop < HASH_SPACE else None)
+            of_cells = None if again is None else (again, ends)
             tasks = None if ranges is None or rows is None else _tasks(parts, rows, ranges, of_cells)
             cls._plan_length(planning, source, length, tasks)
 
@@ -245,11 +250,6 @@ class PackTask(Task):
         growth.add(step, sum(ranges.values()), *reads, factor=growth.sources[step.source].factor * share / share_before)
 
 
-def _within_cell(stop: int) -> int:
-    """The hash of token rows within a cell that a shuffle hash becomes."""
-    return -(-stop >> (64 - CELL_SHIFT))
-
-
 def _merged_bytes(bucket_bytes: int) -> int:
     """Of token rows in a merge task: they take half as much again as their ids, at most."""
     return max(1, bucket_bytes * 2 // 3)
@@ -259,17 +259,20 @@ def _tasks(
     parts: Mapping[str, _Part],
     rows: Tables,
     ranges: Mapping[str, list[tuple[int, int]]],
-    cells: tuple[Sequence[int], int | None] | None,
+    cells: tuple[Sequence[int], Mapping[int, int]] | None,
 ) -> Iterator[Fields]:
-    """One task per hash range of each part, which is about one shard. `cells`: `again` of all cells, and `within`; None where
-    there are none."""
+    """One task per hash range of each part, which is about one shard, but for those beyond the budget of a cell. `cells`:
+    `again` and `ends` of all cells; None where there are none."""
     for table, (split, stratum) in parts.items():
         of_part = {"split": split, "stratum": stratum}
         files = overlapping({table: rows[table]}, ranges[table])
         for bucket, ((start, stop), of_range) in enumerate(zip(ranges[table], files)):
             of_cells: Fields = {}
             if cells is not None and split == "train":
-                of_cells = {"again": borders_within(cells[0], start, stop), "within": cells[1]}
+                ends = ends_within(cells[1], start, stop)
+                if ends is None:
+                    continue
+                of_cells = {"again": borders_within(cells[0], start, stop), "ends": ends}
             yield {**of_part, **of_cells, "files": of_range[table], "start": start, "stop": stop, "bucket": bucket}
 
 
@@ -318,7 +321,7 @@ _OF_SHUFFLE = np.uint64((1 << CELL_SHIFT) - 1)  # the bits of a token row's hash
 
 def _by_cell(task: PackTask, slices: Iterator[pa.RecordBatch]) -> Iterator[tuple[CellOfRows | None, pa.RecordBatch]]:
     """Sorted rows, cut where another cell begins, and within a cell where rows end that an epoch has once more."""
-    borders = {cell_of_border(border): border for border in task.again or ()}
+    borders, ends = {cell_of_border(border): border for border in task.again or ()}, dict(task.ends)
     for rows in slices:
         if task.again is None:
             yield None, rows
@@ -329,8 +332,8 @@ def _by_cell(task: PackTask, slices: Iterator[pa.RecordBatch]) -> Iterator[tuple
         for start, stop in pairwise(starts):
             cell = int(cells[start])
             last = stop
-            if task.within is not None:
-                last = start + int(np.searchsorted(hashes[start:stop] & _OF_SHUFFLE, np.uint64(task.within)))
+            if cell in ends:
+                last = start + int(np.searchsorted(hashes[start:stop] & _OF_SHUFFLE, np.uint64(ends[cell])))
             middle = min(last, start + int(np.searchsorted(hashes[start:stop], np.uint64(borders.get(cell, 0)))))
             for is_again, begin, end in ((True, start, middle), (False, middle, last)):
                 if begin < end:

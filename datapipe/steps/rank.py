@@ -32,8 +32,6 @@ from datapipe.steps.measuring import Measurement
 from datapipe.steps.pipeline import BoundStage, RankingStep
 from datapipe.storage.root import Root
 
-BUDGET = "max_tokens"
-"""The name of the cut by the tokens of a source (`budget.py`), which is no filter."""
 _SPLIT = "split."
 
 
@@ -114,10 +112,6 @@ class NarrowTask(_OfFilter):
             ]
             metrics.own = NarrowMetrics(cuts[0], tuple(cuts[1:]))
         return {}, metrics
-
-    @classmethod
-    def options_of(cls, step: Step) -> tuple[str, ...]:
-        return (f"sources.SOURCE.{BUDGET}",) if _filter_of(step.id).startswith(BUDGET) else ()
 
     @classmethod
     def grow(cls, growth: Growth, step: StepSize) -> None:

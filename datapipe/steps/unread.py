@@ -118,7 +118,7 @@ class UnreadFiles:
             return self._steps[step.id.replace("/rank-", "/narrow-")].is_committed
         if kind.removeprefix(_FOLDED) == CELL_SIZES:
             return all(each.is_committed for each in self._of_source(step, ("cell_sizes",)))
-        of_tokens = {"tokenize": ("pack",), "merge": ("pack",), "size": ("limit",)}
+        of_tokens = {"tokenize": ("pack",), "merge": ("pack",), "size": ("limit",), "stops": ("limit",)}
         readers = {"sample": ("train",), "fold": ("train",), **of_tokens}.get(step.kind)
         return readers is not None and all(each.is_committed for each in self._of_source(step, readers))
 

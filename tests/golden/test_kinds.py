@@ -28,7 +28,8 @@ GOLDEN: dict[str, tuple[int, str]] = {
     "sample": (1, "4319d07a511c5897"),
     "train": (1, "6b78b6515ebd86f4"),
     "tokenize": (3, "37c0bd622a5a47ff"),
-    "size": (1, "f76788e570e005da"),
+    "size": (2, "4a4ba1a0214af753"),
+    "stops": (1, "7b8e8957b81eafa0"),
     "limit": (1, "4bbe6e8d4d8f14ec"),
     "pack": (1, "97330a0fb093318e"),
     "grid": (1, "9dfa6604c2fa0c5d"),
@@ -67,7 +68,7 @@ def test_rows_of_every_kind_are_those_of_its_version(tmp_path: Path, monkeypatch
     several = [
         *((mixture, overrides, list(digests)) for overrides in ((), ("tokenizer=none",))),
         (of_cells, (f"output={tmp_path}/cells",), OF_CELLS),
-        (mixture, ("sources.web.max_tokens=2k",), ("size", "limit")),
+        (mixture, ("sources.web.max_tokens=2k",), ("size", "stops", "limit")),
     ]
     for path, overrides, kinds in several:
         finished = runs.run_mixture(path, overrides=overrides, make_engine=runs.InProcess)
@@ -77,6 +78,6 @@ def test_rows_of_every_kind_are_those_of_its_version(tmp_path: Path, monkeypatch
                 for name, files in sorted(record.outputs.items()):
                     rows = repr((step.id, name, [rows_of(root, file) for file in files])).replace(record.fingerprint, "task")
                     digests[step.kind].update(rows.encode())
-                if step.kind in ("narrow", *OF_CELLS):
+                if step.kind in ("narrow", "stops", *OF_CELLS):
                     digests[step.kind].update(repr(record.metrics.to_json().get("own")).encode())
     assert {kind.kind: (kind.version, digests[kind.kind].hexdigest()) for kind in KINDS} == GOLDEN

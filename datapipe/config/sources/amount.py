@@ -64,11 +64,9 @@ def amount_problems(
         if source.max_tokens is not None and not has_tokens:
             text = "needs a tokenizer, and tokenizer: none writes text. Leave it out; `sample: 5%` takes a share of documents"
             yield (*path, "max_tokens"), text
-        if source.max_tokens is not None and any(use.alias == "max_tokens" for use in stages[name]):
-            yield (
-                path,
-                "a stage has the name max_tokens, by which steps of the budget are called. Give it another one with `as`",
-            )
+        if source.max_tokens is not None and source.split is not None and source.split.max_tokens:
+            text = "found beside split.max_tokens, expected one of them. Leave this one out, or give the cells less"
+            yield (*path, "max_tokens"), text
         if sample is None:
             continue
         if sample.of == "input" and source.repository is not None and source.repository.group_by is not None:

@@ -1,7 +1,7 @@
 """The cells of a source: the `split:` of a source, and the names and patterns by which a mixture speaks of cells.
 
     by: [language, topic, {column: quality, quantiles: 20}]      ─▶  cells en/science/0 to en/science/19, de/sport/0, …
-    weights, repeat, max_epochs: {"*/*/19": 3, default: 1}       ─▶  of each cell, by the last pattern that matches
+    weights, repeat, …: {"*/*/19": 3, default: 1}                ─▶  of each cell, by the last pattern that matches
 
 Which cells there are is known once all documents are cleaned (`steps/cells.py`). Until then only the
 number of parts of a name can be wrong.
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from datapipe.cell_names import DEFAULT
-from datapipe.config.fields import Record, Weight, as_tuple, parse_weight
+from datapipe.config.fields import Count, Record, Weight, as_tuple, parse_weight
 from datapipe.config.problems import Problem, ProblemsError, described
 from datapipe.config.sources.weight_rule import parse_rule
 from datapipe.config.yaml import KeyPath
@@ -131,13 +131,18 @@ class SplitSpec(Record):
     max_epochs: Mapping[str, Annotated[float, Field(gt=0), AfterValidator(_below_limit)]] = Field(
         default_factory=dict, description="Largest number of epochs of cells, by pattern. Default: that of the source."
     )
+    max_tokens: Mapping[str, Count] = Field(
+        default_factory=dict,
+        description="The most tokens of each cell to train on, before repeats, by pattern: {'*/*/0': 1B}. Documents count in "
+        "the order of their shuffle, as long as they fit. Default: all.",
+    )
 
     def problems(self) -> Iterator[Problem]:
         columns = self.columns
         twice = next((column for number, column in enumerate(columns) if column in columns[:number]), None)
         if twice is not None:
             yield ("by",), f"found '{twice}' twice, expected each column once"
-        for key in ("weights", "repeat", "max_epochs"):
+        for key in ("weights", "repeat", "max_epochs", "max_tokens"):
             named = getattr(self, key)
             for name in named if isinstance(named, Mapping) else ():
                 if name != DEFAULT and (problem := self.name_problem(name)) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -212,3 +213,54 @@ def test_budget_of_a_source_with_cells_keeps_the_first_documents_of_the_shuffle_
         assert {cell_runs.is_again(key, cell_runs.repeat_of(cell)) for key in keys} == {again}
     assert sum(tokens.values()) == sum(lengths[key] for key in chosen)
     assert verify_snapshot(root, run.snapshot) == []
+
+
+def _budgeted(folder: Path, corpus: Path, tokens: int, *overrides: str, make_engine: Any = runs.InProcess) -> runs.Finished:
+    split = f"""
+      by: [topic, {{column: quality, quantiles: 2}}]
+      repeat: {{"*/1": 2.5}}
+      max_tokens: {{default: 6k, "science/*": 1, "sport/1": {tokens}, "a%2Fb/1": 1M}}
+"""
+    mixture = cell_runs.write_mixture(folder, corpus, split)
+    return runs.run_mixture(mixture, overrides=["shards.target_bytes=4KiB", *overrides], make_engine=make_engine)
+
+
+def test_budgets_of_cells_keep_the_first_documents_of_each_in_the_order_of_the_shuffle(tmp_path, corpus, reference, kept):
+    run = _budgeted(tmp_path, corpus, 9000)
+    budgets = {"science/0": 1, "science/1": 1, "sport/0": 6000, "sport/1": 9000, "a%2Fb/0": 6000, "a%2Fb/1": 10**6}
+    parts = {key: cell.split("/")[1:] for key, cell in kept.cells().items()}
+    of_document = {key: f"{topic}/{int(part) // 2}" for key, (topic, part) in parts.items()}
+    root = Root(run.mixture.output)
+    tokenizer = Tokenizer.from_buffer(root.read_bytes("tokenizer.json"))
+    lengths = {key: len(tokenizer.encode(row["text"]).ids) + 1 for key, row in kept.documents.items()}
+    for length in (32, 64):
+        found, _, held_out = cell_runs.in_shards(root, run.snapshot, length)
+        expected: dict[tuple[str, bool], set[bytes]] = {}
+        used, over = dict.fromkeys(of_document.values(), 0), Counter[str]()
+        for key in sorted(of_document.keys() - held_out, key=cell_runs.shuffled):
+            cell = of_document[key]
+            used[cell] += lengths[key]
+            over[cell] += used[cell] > budgets[cell]
+            if used[cell] <= budgets[cell]:
+                again = cell_runs.is_again(key, Fraction(5, 2) if cell.endswith("1") else Fraction(1))
+                expected.setdefault((cell, again), set()).add(key)
+        assert found == expected
+        assert [cell for cell in budgets if not over[cell]] == ["a%2Fb/1"]
+        documents = run.summary.total.documents
+        dropped = {"tokenize:over_max_tokens": over.total()}
+        assert documents.dropped == reference.summary.total.documents.dropped | dropped
+        assert documents.read == documents.kept + sum(documents.dropped.values())
+    assert verify_snapshot(root, run.snapshot) == []
+
+
+def test_another_budget_of_a_cell_repeats_the_search_and_its_packing(tmp_path, corpus):
+    first = _budgeted(tmp_path, corpus, 9000)
+    second = _budgeted(tmp_path, corpus, 7000)
+    kinds = {step.partition("/")[2].partition("-")[0] for step in second.watcher.steps}
+    assert kinds == {"stops", "limit", "pack"}
+    num_tasks = len(second.plan.of_kind("pack")[0].tasks or ())
+    assert 0 < second.watcher.steps.count("crawl/pack") == second.watcher.steps.count("crawl/pack-64") < num_tasks / 4
+    before, after = ({entry.path for entry in run.snapshot.shards} for run in (first, second))
+    assert 0 < len(before - after) < len(before) / 4
+    elsewhere = (*SMALL, f"output={tmp_path}/other", "execution.keep_work=none")
+    assert _budgeted(tmp_path, corpus, 7000, *elsewhere, make_engine=runs.LastFirst).snapshot == second.snapshot

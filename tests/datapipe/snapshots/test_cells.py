@@ -86,6 +86,25 @@ def test_a_source_that_grows_keeps_its_cells_and_borders(folder):
             _follow(mixture, change)
 
 
+def test_cells_that_grow_keep_what_is_published_and_get_what_is_left_of_their_budgets(tmp_path):
+    split = """
+      by: [topic]
+      max_tokens: {sport: 6k, science: 1M}
+"""
+    mixture, root = cell_runs.write_mixture(tmp_path, tmp_path, split), Root(str(tmp_path / "out"))
+    tokens, paths = list[Counter[str]](), set[str]()
+    for number in range(3):
+        cell_runs.write_corpus(tmp_path, [number], 80)
+        snapshot = _follow(mixture)
+        tokens.append(cell_runs.in_shards(root, snapshot, 32)[1])
+        now = {entry.path for entry in snapshot.shards}
+        assert paths < now
+        paths = now
+        assert verify_snapshot(root, snapshot) == []
+    assert 0 < tokens[0]["sport"] < tokens[1]["sport"] <= tokens[2]["sport"] <= 6000
+    assert tokens[2]["science"] > 6000 < tokens[2]["a%2Fb"]
+
+
 def test_an_epoch_of_each_cell_has_its_rows_as_often_as_it_is_repeated(made):
     root = Root(str(made / "out"))
     snapshot = read_snapshot(root).of_length(None)

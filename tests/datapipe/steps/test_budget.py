@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from datapipe.columns import full_schema
 from datapipe.exchange.ranges import HASH_SPACE, read_slices
+from datapipe.exchange.tables import TableWriter
 from datapipe.explore.documents import Inspector
-from datapipe.records.outputs import ExchangeFile
+from datapipe.records.outputs import ExchangeFile, TableFile, typed
 from datapipe.report.card.provenance import provenance
 from datapipe.snapshots.verify import verify_snapshot
-from datapipe.steps.cut import SCORES_SCHEMA, Cut, Ranked, narrowed
+from datapipe.steps.cells import CELL_SHIFT
+from datapipe.steps.stops import Span, StopsMetrics, StopsTask
 from datapipe.storage.root import Root
 from tests.support import corpora, runs
 from tests.support.chat_tokenizer import chat_tokenizer
@@ -81,7 +84,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> runs.Finished:
 def test_budget_packs_the_greatest_prefix_that_fits_and_drops_the_rest_by_name(
     tmp_path: Path, whole: runs.Finished, share: float, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("datapipe.steps.cut.SUMMARY_PAIRS", 8)  # several rounds
+    monkeypatch.setattr("datapipe.steps.stops._GROUPS", 0)  # a task for each file
     sizes = _sizes(whole)
     budget = int(share * sum(size for _, size in sizes.values()))
     run = _run(tmp_path, f", max_tokens: {budget}")
@@ -142,24 +145,40 @@ def test_budget_holds_for_all_strata_of_a_source(tmp_path: Path):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_cut_by_weight_keeps_documents_of_equal_pairs_together(seed: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("datapipe.steps.cut.SUMMARY_PAIRS", 4)
-    rng = np.random.default_rng(seed)
-    scores, weights = rng.integers(0, 90, 200).astype(np.uint64), rng.integers(0, 9, 200)
-    most = int(rng.integers(0, weights.sum() + 1))
-    ties = np.zeros(200, np.uint64)
-    tables = [
-        pa.record_batch([scores[part], ties[part], weights[part]], schema=SCORES_SCHEMA) for part in np.split(np.arange(200), 5)
-    ]
-    interval = Cut()
-    while not interval.is_found:
-        summaries = []
-        for table in tables:
-            ranked = Ranked(interval)
-            ranked.add(table)
-            summaries.append(ranked.summary())
-        interval = narrowed(summaries, interval, Fraction(most, int(weights.sum())))
-    least = min(score for score in {91, *scores.tolist()} if weights[scores >= score].sum() <= most)
-    kept = scores >= least
-    assert (interval.kept_documents, interval.kept_weight) == (kept.sum(), weights[kept].sum())
-    assert interval.kept is None or interval.kept.score == scores[kept].min()
+def test_stops_of_many_cells_are_found_together_and_each_by_its_documents_alone(tmp_path: Path, seed: int):
+    rng, root = np.random.default_rng(seed), Root(str(tmp_path))
+    cells, tokens = rng.integers(0, 9, 900).astype(np.uint64), rng.integers(0, 9, 900)
+    hashes = rng.integers(0, 1 << int(rng.integers(4, 50)), 900).astype(np.uint64)  # equal ones are of one document here
+    budgets = {cell: int(rng.integers(0, 500)) for cell in range(0, 9, 2)}
+    schema = full_schema(hash=pa.uint64(), tokens=pa.int64())
+    files: list[TableFile] = []
+    for number, part in enumerate(np.array_split(np.arange(900), 5)):
+        writer = TableWriter(root, f"{number}.arrow")
+        writer.add(pa.record_batch([cells[part] << np.uint64(CELL_SHIFT) | hashes[part], tokens[part]], schema=schema))
+        files += writer.finish()
+    alone = _stops(root, files, {4: budgets[4]})
+    found = _stops(root, files, budgets)
+    assert found.get(4) == alone.get(4)
+    for cell, budget in budgets.items():
+        own = cells == cell
+        kept = hashes[own] < np.uint64(found.get(cell, 1 << CELL_SHIFT))
+        fits = [stop for stop in [*hashes[own].tolist(), 1 << CELL_SHIFT] if tokens[own][hashes[own] < stop].sum() <= budget]
+        assert (kept == (hashes[own] < np.uint64(max(fits)))).all()
+        assert (cell in found) == (not kept.all())
+
+
+def _stops(root: Root, files: list[TableFile], budgets: dict[int, int]) -> dict[int, int]:
+    common: dict[str, Any] = {"step": "s", "seed": 3, "source": "web", "budget_of": "each"}
+    spans, found = tuple(Span(cell=cell, bits=CELL_SHIFT, left=left) for cell, left in budgets.items()), dict[int, int]()
+    while spans:
+        make = partial(StopsTask, **common, spans=spans)
+        parts = [make(sizes=(file,), is_last=False).run(root, f"part-{number}") for number, file in enumerate(files)]
+        sums = tuple(file for outputs, _ in parts for file in typed(outputs["sums"], TableFile))
+        outputs, metrics = make(sums=sums, is_last=True).run(root, "last")
+        at_once = make(sizes=tuple(files), is_last=True).run(root, "at-once")[1]
+        assert metrics.own == at_once.own
+        assert sum(file.rows for file in outputs["stops"]) == sum(not span.bits for span in metrics.of(StopsMetrics).spans)
+        narrowed = metrics.of(StopsMetrics).spans
+        found |= {span.cell: span.start for span in narrowed if not span.bits}
+        spans = tuple(span for span in narrowed if span.bits)
+    return found

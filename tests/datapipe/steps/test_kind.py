@@ -31,6 +31,7 @@ from datapipe.steps.rank import NarrowTask, RankTask
 from datapipe.steps.read_batches import InputSplit
 from datapipe.steps.reduce import GatherTask, ReduceTask
 from datapipe.steps.splits import MAX_GROUP_FILES, file_hash, group_splits
+from datapipe.steps.stops import Span, StopsTask
 from datapipe.steps.tokenize import TokenizeTask
 from datapipe.steps.train import SampleTask, TrainTask
 from datapipe.steps.write import documents_by_part, weight
@@ -290,12 +291,22 @@ TASKS: list[tuple[Task, dict[str, Any]]] = [
         },
     ),
     (
-        SizeTask(**COMMON, name="max_tokens", before="tokenize", rows=(_rows(),)),
-        {"name": "max_tokens+1", "before": "other", "has_cells": True},
+        SizeTask(**COMMON, before="tokenize", rows=(_rows(),)),
+        {"before": "other"},
     ),
     (
-        LimitTask(**COMMON, before="tokenize", sizes=(_table(),), kept=(_table(),), cut=Cut(), num_docs=1, text_bytes=9),
-        {"before": "other", "cut": Cut(kept=Pair(score=1, tie=0)), "license_column": "terms", "around": 1},
+        StopsTask(**COMMON, spans=(Span(cell=0, bits=50, left=9),), is_last=True),
+        {
+            "sizes": (_table(),),
+            "sums": (_table(),),
+            "spans": (Span(cell=0, bits=50, left=8),),
+            "budget_of": "each",
+            "is_last": False,
+        },
+    ),
+    (
+        LimitTask(**COMMON, before="tokenize", sizes=(_table(),), kept=(_table(),), stops=(), num_docs=1, text_bytes=9),
+        {"before": "other", "stops": (_table(),), "budget_of": "all", "license_column": "terms", "around": 1},
     ),
     (
         PackTask(
@@ -329,7 +340,7 @@ TASKS: list[tuple[Task, dict[str, Any]]] = [
             "format": "parquet",
             "target_bytes": 10,
             "again": (5,),
-            "within": 6,
+            "ends": ((0, 6),),
         },
     ),
 ]
@@ -385,6 +396,7 @@ USED = {
     "train": "fastokens=1 pyarrow=1 tokenizers=1 unicode=1",
     "tokenize": "fastokens=1 pyarrow=1 tokenizers=1",
     "size": "",
+    "stops": "",
     "limit": "",
     "pack": "pyarrow=1",
     "fold": "pyarrow=1",

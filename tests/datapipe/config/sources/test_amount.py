@@ -107,6 +107,12 @@ def test_sample_limits_what_a_limited_run_reads(tmp_path: Path):
         (", repository: {group_by: r}, sample: 5%", "", TEXTS, "Write {share: 5%, of: cleaned}"),
         (", sample: {share: 5%, of: cleaned}", "stages: [filter.sample: {share: 1}]", TEXTS, "Leave one of them out"),
         (", max_tokens: 1k", "", TEXTS, "sources.web.max_tokens: needs a tokenizer"),
+        (
+            ", max_tokens: 1k, keep: [lang], split: {by: [lang], max_tokens: {'*': 9}}",
+            "",
+            "",
+            "sources.web.max_tokens: found beside split.max_tokens, expected one of them",
+        ),
     ],
 )
 def test_amount_that_cannot_be_taken_is_refused(tmp_path: Path, options: str, stages: str, tail: str, error: str):

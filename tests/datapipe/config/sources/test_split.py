@@ -56,6 +56,8 @@ WRONG = [
     ("{by: [{column: quality, bounds: [2, 2]}]}", "split.by[0].bounds: found [2.0, 2.0], expected numbers in ascending order"),
     ("{by: [{column: quality, bounds: [2], quantiles: 3}]}", "split.by[0].quantiles: found beside bounds"),
     ("{by: [{colum: quality}]}", "split.by[0].colum: unknown key"),
+    ("{by: [language, topic], max_tokens: {'*': 1B}}", "split.max_tokens.*: found 1 parts, expected 2: {language}/{topic}."),
+    ("{by: [language, topic], max_tokens: {default: 0}}", "split.max_tokens.default: found 0, expected"),
     ("{by: [language, topic], repeat: {en: 2}}", "split.repeat.en: found 1 parts, expected 2: {language}/{topic}."),
     ("{by: [language], weights: {en: -1}}", "split.weights.en: found -1, expected a number of at least 0"),
     ("{by: [language], weights: {default: 0}}", "split.weights: every weight is 0"),

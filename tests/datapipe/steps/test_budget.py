@@ -45,7 +45,8 @@ def _mixture(folder: Path, options: str, files: range, tail: str = "") -> Path:
 
 
 def _run(folder: Path, options: str = "", files: range = range(4), tail: str = "", **how: Any) -> runs.Finished:
-    return runs.run_mixture(_mixture(folder, options, files, tail), **({"make_engine": runs.InProcess} | how))
+    how = {"make_engine": runs.InProcess, **how}
+    return runs.run_mixture(_mixture(folder, options, files, tail), **how)
 
 
 def _sizes(run: runs.Finished) -> Sizes:

@@ -204,6 +204,7 @@ SECTIONS = {
             ),
             "repeat": Values([{}, {"en": 2.5, "default": 0}], [3, {"en": -1}, {"en": "x"}, {"a/b": 1}]),
             "max_epochs": Values([{}, {"e*": 4}], [3, {"en": 0}, {"en": "x"}, {"a/b": 1}]),
+            "max_tokens": Values([{}, {"e*": "1B", "default": 1}], [3, {"en": 0}, {"en": "x"}, {"a/b": 1}]),
         },
         {"sources": {"web": WEB | {"split": {"by": ["language"]}}}},
     ),

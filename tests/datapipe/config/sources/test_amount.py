@@ -47,7 +47,8 @@ def _is_sampled(place: tuple[str, int], share: float, source: str = "web") -> bo
 
 def _run(folder: Path, options: str, stages: str = "", tail: str = TEXTS, **how: Any) -> runs.Finished:
     path = runs.write_mixture(folder, f"  web: {{path: {folder}/web/*.jsonl{options}}}\n", stages, tail)
-    return runs.run_mixture(path, **({"make_engine": runs.InProcess} | how))
+    how = {"make_engine": runs.InProcess, **how}
+    return runs.run_mixture(path, **how)
 
 
 def _texts(run: runs.Finished) -> list[str]:

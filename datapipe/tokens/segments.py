@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from datapipe.columns import text_buffers, texts_from
+from datapipe.columns import numbers, text_buffers, texts_from
 from datapipe.errors import UserError
 from datapipe.kernels.text.replace import copy_spans
 from datapipe.kernels.tokens.borders import learn_tokens
@@ -27,6 +27,7 @@ from datapipe.tokens.vocabulary import no_control_token
 
 _NO_ID = -1
 _WORD_BYTES = 8  # shorter parts are encoded once each
+_1, _8 = np.uint64(1), np.uint64(8)
 _AHEAD_BYTES = 32  # behind a border: most words end within
 _IS_WHITE = np.isin(np.arange(256), list(b" \t\n\r\x0b\x0c"))  # as `bytes.strip` has it
 
@@ -135,12 +136,14 @@ def _encoded(encoder: Encoder, parts: Parts, data: np.ndarray) -> tuple[np.ndarr
     for is_behind in (False,) if encoder.behind_tokens is None else (False, True):
         own = np.ones(len(is_short), np.bool_) if encoder.behind_tokens is None else parts.is_first != is_behind
         long, short = np.flatnonzero(own & ~is_short), np.flatnonzero(own & is_short)
-        _, first, which = np.unique(_words(parts, data, short), return_index=True, return_inverse=True)
-        chosen = np.append(long, short[first])
+        which = numbers(pa.array(_words(parts, data, short)).dictionary_encode().indices)
+        one_of = np.empty(which.max(initial=-1) + 1, np.int64)
+        one_of[which] = short
+        chosen = np.append(long, one_of)
         copied, offsets = copied_spans(data, parts.starts[chosen], parts.stops[chosen])
         ids, ends = encoder.encode(texts_from(offsets, copied), is_behind=is_behind)
-        for numbers, texts in ((long, np.arange(len(long))), (short, len(long) + which)):
-            starts[numbers], stops[numbers] = num_ids + ends[texts], num_ids + ends[texts + 1]
+        for places, texts in ((long, np.arange(len(long))), (short, len(long) + which)):
+            starts[places], stops[places] = num_ids + ends[texts], num_ids + ends[texts + 1]
         encoded.append(ids)
         num_ids += len(ids)
     return np.concatenate(encoded), starts, stops
@@ -148,13 +151,10 @@ def _encoded(encoder: Encoder, parts: Parts, data: np.ndarray) -> tuple[np.ndarr
 
 def _words(parts: Parts, data: np.ndarray, short: np.ndarray) -> np.ndarray:
     """The bytes and the length of short parts as one number each: (num_short,) uint64."""
-    starts, lengths = parts.starts[short], (parts.stops - parts.starts)[short]
-    held = np.zeros((len(short), _WORD_BYTES), np.uint8)
-    held[:, -1] = lengths
-    for place in range(_WORD_BYTES - 1):
-        reaching = lengths > place
-        held[reaching, place] = data[starts[reaching] + place]
-    return held.view(np.uint64)[:, 0]
+    lengths = (parts.stops - parts.starts)[short].astype(np.uint64)
+    padded = np.append(data, np.zeros(_WORD_BYTES, np.uint8))
+    words = np.ndarray(len(data) + 1, np.uint64, padded, strides=(1,))[parts.starts[short]]  # from each byte on
+    return words & ((_1 << (_8 * lengths)) - _1) | lengths << (_8 * np.uint64(_WORD_BYTES - 1))
 
 
 def _ids_of(encoder: Encoder, tokens: pa.Array) -> np.ndarray:

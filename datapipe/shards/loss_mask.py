@@ -16,11 +16,9 @@ from datapipe.shards.schemas import UNLEARNED
 def runs_of(learned: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The offsets (num_rows + 1,) int64 and values of lists of runs, from what is learned of all tokens (num_tokens,) bool.
     `offsets`: (num_rows + 1,) int64, of the tokens of each row."""
-    is_first = np.zeros(len(learned) + 1, np.bool_)
-    is_first[offsets] = True
-    before = np.concatenate([[True], learned[:-1]]) | is_first[:-1]
-    behind = np.concatenate([learned[1:], [True]]) | is_first[1:]
-    starts, stops = np.flatnonzero(~learned & before), np.flatnonzero(~learned & behind) + 1
+    borders = np.unique(np.concatenate([offsets, np.flatnonzero(learned[1:] != learned[:-1]) + 1]))
+    is_run = ~learned[borders[:-1]]
+    starts, stops = borders[:-1][is_run], borders[1:][is_run]
     row = np.searchsorted(offsets, starts, "right") - 1
     values = np.stack([starts, stops], axis=1) - offsets[row][:, None]
     counts = 2 * np.bincount(row, minlength=len(offsets) - 1)

@@ -22,12 +22,15 @@ def measure_quoted(offsets: Int64s, data: UInt8s, out: Int64sOut) -> None:
     end = np.int64(0)
     out[0] = 0
     for i in range(len(offsets) - 1):
-        num_more = np.int64(0)
-        for k in range(offsets[i], offsets[i + 1]):
-            byte = data[k]
-            is_short = (byte >= 8) & (byte <= 13) & (byte != 11)
-            num_more += np.int64(is_short | (byte == 34) | (byte == 92)) + 5 * np.int64((byte < 32) & ~is_short)
-        end += 2 + offsets[i + 1] - offsets[i] + num_more
+        num_more, k, stop = np.int64(0), offsets[i], offsets[i + 1]
+        while k < stop:
+            k = _find_escaped(data, k, stop)
+            if k < stop:
+                byte = data[k]
+                is_short = (byte >= 32) | ((byte >= 8) & (byte <= 13) & (byte != 11))
+                num_more += 1 if is_short else 5
+                k += 1
+        end += 2 + stop - offsets[i] + num_more
         out[i + 1] = end
 
 

@@ -105,9 +105,10 @@ class Filling:
         texts = [text.encode() for text in self._texts]
         ends = self._offsets[-1] + np.cumsum([len(text) for text in texts], dtype=np.int64)
         offsets = np.append(self._offsets, ends)
-        data = np.concatenate([self._data[: self._offsets[-1]], np.frombuffer(b"".join(texts), np.uint8)])
+        constants = [form.constants for form in self._forms]
+        source = np.concatenate([self._data[: self._offsets[-1]], np.frombuffer(b"".join(texts + constants), np.uint8)])
         inner_starts, inner_stops = np.empty((2, len(offsets) - 1), np.int64)
-        strip_spans(offsets, data, inner_starts, inner_stops)
+        strip_spans(offsets, source, inner_starts, inner_stops)
 
         # documents, slot, …: (num_pieces,), of all documents
         counts = np.array([len(form.pieces) for form in self._forms])
@@ -115,13 +116,12 @@ class Filling:
         documents = np.repeat(np.arange(len(of_form)), of_form)
         begins = np.cumsum(of_form) - of_form
         index = np.arange(len(documents)) + np.repeat(firsts[self._form_of] - begins, of_form)
-        slot, strips, starts, stops, tokens, learned = (column[index] for column in self._all_pieces(len(data)))
+        slot, strips, starts, stops, tokens, learned = (column[index] for column in self._all_pieces(int(offsets[-1])))
         gaps = np.flatnonzero(slot != _CONSTANT)
         slots = slot[gaps] + self._first_slots[documents[gaps]]
         starts[gaps] = np.where(strips[gaps] & STRIPS_START, inner_starts[slots], offsets[slots])
         stops[gaps] = np.where(strips[gaps] & STRIPS_END, inner_stops[slots], offsets[slots + 1])
 
-        source = np.concatenate([data, np.frombuffer(b"".join(form.constants for form in self._forms), np.uint8)])
         _leave_out_line_ends(tokens, documents, starts, stops, source)
         ends = np.append(0, np.cumsum(stops - starts))
         copied, text_offsets = np.empty(ends[-1], np.uint8), ends[np.append(begins, len(documents))]

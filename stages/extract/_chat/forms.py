@@ -82,7 +82,8 @@ class Written:
         self._value, self._options = value, options
 
     def text(self, leaves: Sequence[Any]) -> str:
-        return to_json(_filled(self._value, leaves), **self._options)
+        value = self._value
+        return to_json(leaves[value.number] if type(value) is Opaque else _filled(value, leaves), **self._options)
 
 
 def _refuse(*_: Any) -> NoReturn:

@@ -149,17 +149,23 @@ def _message(number: int, item: Any) -> Message:
     role = ROLE_OF.get(name.lower()) if isinstance(name, str) else None
     if role is None:
         raise MalformedError(NO_ROLE, f"messages[{number}]: found {_shown(name)}, expected one of {', '.join(ROLE_OF)}")
-    content = next((item[key] for key in CONTENTS if item.get(key) is not None), None)
+    content = item.get(CONTENTS[0])
+    if content is None:
+        content = next((item[key] for key in CONTENTS if item.get(key) is not None), None)
     if role == "function_call":
         return {"role": "assistant", "content": "", "tool_calls": _calls(number, content)}
     message: Message = {"role": role}
-    calls = _given(item.get("tool_calls")) or _given(item.get("function_call")) if role == "assistant" else None
+    calls = None
     if role == "assistant":
+        calls = _given(item.get("tool_calls")) or _given(item.get("function_call"))
         message |= _reasoning(number, item, content)
-    message["content"] = _content(number, role, content, is_needed=not calls)
+    message["content"] = content if type(content) is str else _content(number, role, content, is_needed=not calls)
     if calls:
         message["tool_calls"] = _calls(number, calls)
-    return message | {key: value for key in OWN_TEXTS if isinstance(value := item.get(key), str) and value}
+    for key in OWN_TEXTS:
+        if isinstance(value := item.get(key), str) and value:
+            message[key] = value
+    return message
 
 
 def _content(number: int, role: str, content: Any, *, is_needed: bool) -> str:
@@ -193,7 +199,10 @@ def _text_of_part(number: int, part: Any) -> str:
 
 def _reasoning(number: int, item: Mapping[str, Any], content: Any) -> Message:
     """What an assistant thought, under both names by which templates ask for it."""
-    thought = next((item[key] for key in REASONING if isinstance(item.get(key), str) and item[key]), None)
+    thought = None
+    for key in REASONING:
+        if thought is None and isinstance(value := item.get(key), str) and value:
+            thought = value
     if thought is None and isinstance(content, list):
         parts = [part.get(part["type"]) for part in content if _is_thought(part)]
         thought = "".join(part for part in parts if isinstance(part, str)) or None
@@ -221,7 +230,8 @@ def _call(number: int, call: Any) -> Message:
     if not isinstance(name, str) or not name:
         _refuse_call(number, call)
     own = {"id": call["id"]} if isinstance(call.get("id"), str) else {}
-    given = next((function[key] for key in ("arguments", "parameters") if function.get(key) is not None), None)
+    given = function.get("arguments")
+    given = function.get("parameters") if given is None else given
     return {**own, "type": "function", "function": {"name": name, "arguments": _arguments(number, name, given)}}
 
 

@@ -19,7 +19,7 @@ Text never becomes a control token, whatever it spells.
 """
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import lru_cache
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -82,7 +82,7 @@ class Chat(Filter):
         if not self._is_known:
             self._check_name()
             return
-        template = self._loaded()
+        template = self._template
         if template.missing_tokens and self.lacking == "refuse":
             listed = ", ".join(f'"{token}"' for token in template.missing_tokens)
             raise UserError(
@@ -112,7 +112,7 @@ class Chat(Filter):
         return self._text
 
     def missing_tokens(self) -> tuple[str, ...]:
-        return tuple(self._loaded().missing_tokens) if self._is_known else ()
+        return tuple(self._template.missing_tokens) if self._is_known else ()
 
     @property
     def _text(self) -> str:
@@ -121,29 +121,26 @@ class Chat(Filter):
             raise UserError(f"template: {self.template}: its text is not known here. Name a template, such as chatml")
         return built_in(self.template) if self.template in BUILT_IN else self.template
 
-    def _loaded(self) -> ChatTemplate:
-        return ChatTemplate.load(self._text, self.special_tokens, self.control_tokens)
-
-    @cached_property
+    @property
     def _template(self) -> ChatTemplate:
-        return self._loaded()
+        return _loaded(self._text, tuple(self.special_tokens.items()), self.control_tokens)
 
-    @cached_property
+    @property
     def _fields(self) -> tuple[str, ...]:
         return tuple(map(_last, self.messages))
 
     def process(self, batch: DocumentBatch) -> FilterResult:
-        plain = PlainConversations.of(batch.texts, self._fields)
+        template, plain = self._template, PlainConversations.of(batch.texts, self._fields)
         filling, is_left = Filling(batch.num_docs, plain.offsets, plain.data), np.ones(batch.num_docs, np.bool_)
         for key, rows in plain.by_form():
-            if (form := self._template.form_of(key, self.learn)) is not None:
+            if (form := template.form_of(key, self.learn)) is not None:
                 filling.add(form, rows, plain.firsts[rows])
                 is_left[rows] = False
         failed: dict[int, str] = {}
         left = np.flatnonzero(is_left)
         for row, content in zip(left.tolist(), batch.texts.take(pa.array(left)).to_pylist()):
             try:
-                form, texts = self._filled(content)
+                form, texts = self._filled(template, content)
                 filling.add_texts(form, row, texts)
             except MalformedError as error:
                 failed[row] = str(error)
@@ -152,14 +149,20 @@ class Chat(Filter):
         rule, columns = np.full(batch.num_docs, -1, np.int16), {"text": texts, SEGMENTS: segments}
         return FilterResult(keep=keep, rule=rule, value=value, failed=failed, columns=columns)
 
-    def _filled(self, content: str) -> tuple[Form, list[str]]:
+    def _filled(self, template: ChatTemplate, content: str) -> tuple[Form, list[str]]:
         """The form of a conversation, and the texts for its gaps. Raises MalformedError."""
         messages, tools = conversation_of(content, self._fields, _last(self.tools))
         check_order(messages)
         try:
-            return self._template.filled(messages, tools, self.learn)
+            return template.filled(messages, tools, self.learn)
         except TemplateError as error:
             raise MalformedError(REFUSED, str(error)) from None
+
+
+@lru_cache(maxsize=8)
+def _loaded(template: str, special_tokens: tuple[tuple[str, str], ...], control_tokens: tuple[str, ...]) -> ChatTemplate:
+    """A worker keeps templates and their forms from task to task."""
+    return ChatTemplate.load(template, dict(special_tokens), control_tokens)
 
 
 def _last(field: str) -> str:

@@ -48,8 +48,11 @@ def _content(path: str, where: str) -> str:
 
 
 def _with_table(spec: SplitSpec, content: str, where: str) -> SplitSpec:
-    rows = csv.reader(io.StringIO(content))
-    heading = [column.strip() for column in next(rows, [])]
+    try:
+        heading, *rows = [*csv.reader(io.StringIO(content, newline=None))] or [[]]
+    except csv.Error as error:
+        raise UserError(f"{where}: {error}. Expected CSV: a line for each row, with commas between values") from error
+    heading = [column.strip() for column in heading]
     names = [_CELL] if _CELL in heading else list(spec.columns)
     _check_heading(heading, names, where)
     found: dict[str, dict[str, Fraction]] = {column: {} for column in _NUMBERS}

@@ -28,7 +28,7 @@ from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.source_entry import CellAxis, Cells, SourceEntry
 from datapipe.steps.cells import Axis
 from datapipe.steps.warnings import RunWarning
-from datapipe.weights import MAX_WEIGHT_SUM, integer_weights
+from datapipe.weights import MAX_WEIGHT_SUM, exact_number, integer_weights
 
 _ONCE = Fraction(1)
 _GRID = 10**12  # weights of many digits are rounded to so many parts of their sum
@@ -85,13 +85,13 @@ def _counts(shards: Sequence[ShardEntry], num_cells: int) -> np.ndarray:
 def _by_rule(
     source: str, spec: SplitSpec, found: FoundCells, tokens: Sequence[int], documents: Sequence[int]
 ) -> Iterator[Fraction]:
-    """The weights of cells by a rule; 0 for cells whose documents lack a number that the rule names."""
+    """The weights of cells by a rule; 0 for cells without rows, and those whose documents lack a number that the rule names."""
     assert isinstance(spec.weights, str)
     rule = parse_rule(spec.weights)
     named = [(place, axis.column) for place, axis in enumerate(found.axes) if axis.column in rule.names]
     for name, num_tokens, num_documents in zip(found.names, tokens, documents):
         parts, values = name.split("/"), {"tokens": Fraction(num_tokens), "documents": Fraction(num_documents)}
-        if any(parts[place] == NONE for place, _ in named):
+        if not num_tokens or any(parts[place] == NONE for place, _ in named):
             yield Fraction(0)
             continue
         try:
@@ -105,8 +105,8 @@ def _by_rule(
 
 def _number(part: str, column: str) -> Fraction:
     try:
-        return Fraction(value_of(part))
-    except (ValueError, ZeroDivisionError) as error:
+        return exact_number(value_of(part))
+    except ValueError as error:
         raise NoWeightError(f"'{part}' of {column} is no number") from error
 
 

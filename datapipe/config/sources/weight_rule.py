@@ -12,14 +12,16 @@ import ast
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from decimal import Context, Decimal, DecimalException
+from decimal import Context, Decimal, Overflow
 from fractions import Fraction
 
-_CONTEXT = Context(prec=60)
+from datapipe.weights import exact_number
+
+_LARGEST = 10_000  # digits of a number
+_CONTEXT = Context(prec=60, Emax=_LARGEST, Emin=-_LARGEST)
 _MOST_BITS = 4096  # of a numerator or denominator: longer ones are rounded to 60 digits
 _MOST_POWER = 64  # the largest whole power that is computed exactly
 _MOST_CHARACTERS = 500
-_LARGEST = 10_000  # digits of a weight
 
 _OPERATORS: Mapping[type[ast.AST], Callable[[Fraction, Fraction], Fraction]] = {
     ast.Add: operator.add,
@@ -29,9 +31,9 @@ _OPERATORS: Mapping[type[ast.AST], Callable[[Fraction, Fraction], Fraction]] = {
     ast.Pow: lambda base, power: _power(base, power),  # noqa: PLW0108 - it is defined below
 }
 _FUNCTIONS: Mapping[str, tuple[range, Callable[..., Fraction]]] = {
-    "min": (range(1, 100), min),
-    "max": (range(1, 100), max),
-    "sqrt": (range(1, 2), lambda number: Fraction(_CONTEXT.sqrt(_decimal(number)))),
+    "min": (range(1, 100), lambda *numbers: min(numbers)),
+    "max": (range(1, 100), lambda *numbers: max(numbers)),
+    "sqrt": (range(1, 2), lambda number: Fraction(_CONTEXT.sqrt(_decimal(_rooted(number))))),
     "log": (range(1, 2), lambda number: Fraction(_CONTEXT.ln(_decimal(_positive(number))))),
 }
 _EXPECTED = "expected numbers, names, + - * / ^, parentheses, min, max, sqrt and log, as in tokens * quality^2"
@@ -52,12 +54,14 @@ class WeightRule:
         """The weight of a cell with these values. Raises NoWeightError where it is no number of at least 0."""
         try:
             weight = _value(self.tree, values)
-        except (ZeroDivisionError, DecimalException, ValueError) as error:
-            raise NoWeightError(str(error) or "it has no value") from error
+        except ZeroDivisionError as error:
+            raise NoWeightError("it divides by 0") from error
+        except Overflow as error:
+            raise NoWeightError(f"a number has more than {_LARGEST:,} digits") from error
+        except ValueError as error:
+            raise NoWeightError(str(error)) from error
         if weight < 0:
-            raise NoWeightError(f"it is {float(weight):g}, and weights are at least 0")
-        if weight > 10**_LARGEST:
-            raise NoWeightError("it is too large")
+            raise NoWeightError(f"it is {_shown(weight)}, and weights are at least 0")
         return weight
 
 
@@ -86,6 +90,7 @@ def _check(node: ast.expr, text: str, names: set[str]) -> None:
             raise ValueError(f"found {ast.unparse(node)} in {text!r}, {_EXPECTED}")
         parts = node.args
     elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        exact_number(node.value)
         parts = []
     elif (name := _name(node)) is not None:
         names.add(name)
@@ -113,7 +118,7 @@ def _value(node: ast.expr, values: Mapping[str, Fraction]) -> Fraction:
         case ast.Call(func=ast.Name(id=name)):
             value = _FUNCTIONS[name][1](*(_value(part, values) for part in node.args))
         case ast.Constant():
-            value = Fraction(str(node.value))
+            value = exact_number(node.value)
         case _:
             value = values[_name(node) or ""]
     is_long = max(value.numerator.bit_length(), value.denominator.bit_length()) > _MOST_BITS
@@ -130,8 +135,18 @@ def _power(base: Fraction, power: Fraction) -> Fraction:
 
 def _positive(number: Fraction) -> Fraction:
     if number <= 0:
-        raise ValueError(f"{float(number):g} has no logarithm, and no broken power")
+        raise ValueError(f"{_shown(number)} has no logarithm, and no broken power")
     return number
+
+
+def _rooted(number: Fraction) -> Fraction:
+    if number < 0:
+        raise ValueError(f"{_shown(number)} has no root")
+    return number
+
+
+def _shown(number: Fraction) -> str:
+    return f"{_decimal(number):.6g}"
 
 
 def _decimal(number: Fraction) -> Decimal:

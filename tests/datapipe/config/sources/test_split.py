@@ -118,6 +118,7 @@ RULES = [
     ("(1 + quality) ^ 0.5", Fraction(1)),
     ("quality ^ 0.5", Fraction(0)),
     ("log(1)", Fraction(0)),
+    ("max(quality) + min(2)", Fraction(2)),
 ]
 
 
@@ -131,9 +132,21 @@ def test_roots_have_sixty_digits():
     assert abs(parse_rule("(tokens ^ 32) ^ 16").weight(VALUES) / Fraction(10 ** (15 * 512)) - 1) < Fraction(1, 10**50)
 
 
-@pytest.mark.parametrize("rule", ["log(quality)", "1 / quality", "quality - 1", "quality ^ -1", "(0 - 2) ^ 0.5"])
-def test_rules_without_a_weight_are_refused(rule):
-    with pytest.raises(NoWeightError):
+@pytest.mark.parametrize(
+    ("rule", "problem"),
+    [
+        ("log(quality)", "0 has no logarithm"),
+        ("1 / quality", "divides by 0"),
+        ("quality - 1", "it is -1, and"),
+        ("quality ^ -1", "divides by 0"),
+        ("(0 - 2) ^ 0.5", "-2 has no logarithm"),
+        ("sqrt(0 - 2)", "-2 has no root"),
+        ("0 - (10 ^ 64) ^ 20", r"it is -1\.00000e\+1280"),
+        ("(tokens ^ 64) ^ 64", "more than 10,000 digits"),
+    ],
+)
+def test_rules_without_a_weight_are_refused(rule, problem):
+    with pytest.raises(NoWeightError, match=problem):
         parse_rule(rule).weight(VALUES)
 
 
@@ -141,6 +154,10 @@ TABLES = [
     ("cell,weight\nen/1,2\nde/*,1/3\n", {"default": 0, "en/1": 2, "de/*": Fraction(1, 3)}),
     ("\ufefflanguage, quality ,weight,repeat\nx/y,1,2,0.5\n\n,3,1,\n", {"default": 0, "x%2Fy/1": 2, "none/3": 1}),
     ("cell,weight\ndefault,1\nen/1,0\n", {"default": 1, "en/1": 0}),
+    ("cell,weight\ren/1,2\r", {"default": 0, "en/1": 2}),
+    (f"cell,weight\n{'x' * 200_000},2\n", "field larger than field limit"),
+    ("cell,weight,max_epochs\nen/1,2,0\n", "greater than 0"),
+    ("", "no column language"),
     ("cell,weight\nen,2\n", "line 2: cell 'en': found 1 parts, expected 2: {language}/{quality}"),
     ("cell,weigth\nen/1,2\n", "no column weight, found cell, weigth"),
     ("cell,weight,loss\nen/1,2,3\n", "column 'loss' is unknown."),
@@ -153,7 +170,7 @@ TABLES = [
 
 @pytest.mark.parametrize(("table", "expected"), TABLES)
 def test_tables_become_weights_by_name(tmp_path, table, expected):
-    (tmp_path / "weights.csv").write_text(table)
+    (tmp_path / "weights.csv").write_text(table, newline="")
     mixture = _loaded(tmp_path, GOOD.replace("}]}", f"}}], weights: {tmp_path}/weights.csv}}"))
     if isinstance(expected, str):
         with pytest.raises(UserError, match=re.escape(expected)):

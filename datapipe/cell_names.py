@@ -1,6 +1,7 @@
 """Names of the cells of a source, and patterns for them.
 
-en, science, 19   ─▶  en/science/19      a part for each column; "/", "*", "?", "[", "%" and control characters as in URLs
+en, science, 19   ─▶  en/science/19      a part for each column; "/", "\\", "*", "?", "[", "%", control characters, and "." and
+                                         ".." alone, as in URLs: names of cells are keys of mixtures, as paths are
 */*/1?            ─▶  all cells whose last part is 10 to 19; "*" and "?" stand for characters of one part
 """
 
@@ -19,7 +20,7 @@ DEFAULT = "default"
 NONE = "none"
 """The part of documents without a value."""
 
-_ENCODED = re.compile(r"[/*?\[%\x00-\x1f\x7f-\x9f]")
+_ENCODED = re.compile(r"[/\\*?\[%\x00-\x1f\x7f-\x9f]|^\.{1,2}\Z")
 _WILD = {"*": "[^/]*", "?": "[^/]"}
 
 Value = TypeVar("Value")

@@ -50,7 +50,7 @@ MOST_CELLS = 10_000
 CELL_SHIFT = 50
 """Bits of a token row's hash that are of the shuffle hash; those above are the number of its cell."""
 
-_MOST_CHARACTERS = 200  # of a part
+_MOST_CHARACTERS = 100  # of a part: with eight of them, and its source, a name is below `shard_table.MOST_CHARACTERS`
 SIZES_SCHEMA = full_schema(cell=pa.int32(), bytes=pa.int64())
 
 

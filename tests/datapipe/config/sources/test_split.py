@@ -14,6 +14,7 @@ from datapipe.config import load_mixture
 from datapipe.config.sources.weight_rule import NoWeightError, parse_rule
 from datapipe.engine.cell_tables import with_cell_tables
 from datapipe.errors import UserError
+from datapipe.shards.shard_table import inside_path
 
 README = Path(__file__).resolve().parents[4] / "mixtures/README.md"
 BASE = """name: grid
@@ -98,9 +99,10 @@ def test_phases_name_cells_of_sources_that_have_any(tmp_path, weights, problem):
 
 
 def test_names_and_patterns_of_cells():
-    for value in ("science", "a/b", "100%", "*", "x?[y]", "tab\there", "日本", "é\x85"):
+    for value in ("science", "a/b", "100%", "*", "x?[y]", "tab\there", "日本", "é\x85", "a\\b", ".", "..", "..."):
         assert value_of(part_of(value)) == value
         assert not set(part_of(value)) & set("/*?[\t\x85")
+        inside_path(f"crawl/{part_of(value)}/1")  # as the states of a loader have it
     assert part_of("") == "none"
     names = ["de/1", "en/1", "en/12", "en/2", "e.n/1"]
     assert last_matches(["en/*", "default", "*/1?", "fr/1"], names)[0].tolist() == [1, 0, 2, 0, 1]

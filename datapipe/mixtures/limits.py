@@ -3,7 +3,7 @@
     max_epochs · tokens of an epoch / tokens to train on  ─▶ the largest share of a source      sizes are those of the snapshot
     --bound "crawl/*/19=1%:20%"                           ─▶ limits by name or pattern, which may only narrow these
 
-A source is what the loader draws from: one of the mixture, or a cell of one. Its name is an opaque text.
+A source is what the loader draws from: one of the mixture, or a cell of one, as the snapshot has it. Its name is opaque text.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +17,7 @@ from datapipe.config.mixture import Mixture
 from datapipe.credentials import masked
 from datapipe.errors import UserError, suggest
 from datapipe.records.names import SNAPSHOT
+from datapipe.shards.leaves import leaf_limits
 from datapipe.shards.manifest import Phase, Snapshot, read_tokens
 from datapipe.steps import weighting
 from datapipe.storage.root import Root
@@ -97,26 +98,23 @@ def limits_of(mixture: Mixture, snapshot: Snapshot | None, tokens: int | None = 
         snapshot: of its output; without one there are no sizes, and no caps.
         tokens: to train on, for the caps; by default those of the mixture.
     """
-    if snapshot is None or set(snapshot.sources) == set(mixture.all_sources):
-        if mixture.mixture.weighting != "given" and snapshot is None:
+    if snapshot is None:
+        if mixture.mixture.weighting != "given":
             raise UserError(
                 f"{mixture.where('mixture', 'weighting')}: {mixture.mixture.weighting} needs the sizes of sources, and "
                 f"{masked(mixture.output)} has no snapshot. Run the mixture first"
             )
-        sizes = {} if snapshot is None else _sizes(snapshot)
-        shares = weighting.shares_of(mixture, sizes)
-    else:  # cells of sources, and sources of other outputs, which the snapshot alone has
-        by_source = {name: entry.weight for name, entry in snapshot.sources.items()}
-        phases = snapshot.phases or (Phase(until_tokens=None, weights=by_source),)
-        sizes, shares = _sizes(snapshot), weighting.drawn_shares(snapshot.model_copy(update={"phases": phases}))
+        sizes, shares, caps = dict[str, int](), mixture.average_shares(), dict[str, float]()
+    else:
+        sizes, caps = weighting.leaf_tokens(snapshot), leaf_limits(snapshot.sources)
+        shares = weighting.leaf_shares(_with_weights_of(mixture, snapshot))
     names = tuple(name for name, share in shares.items() if share)
     total = mixture.mixture.tokens if tokens is None else tokens
     high, reasons = np.ones(len(names)), dict[str, str]()
-    for number, name in enumerate(names):
-        epochs = mixture.max_epochs_of(name) if name in mixture.all_sources else mixture.mixture.max_epochs
-        if snapshot is not None and epochs is None:
-            epochs = snapshot.sources[name].max_epochs
-        if epochs is not None and total is not None and snapshot is not None and epochs * sizes[name] < total:
+    for number, name in enumerate(names if snapshot is not None else ()):
+        epochs = mixture.max_epochs_of(name) if name in mixture.all_sources else caps.get(name, mixture.mixture.max_epochs)
+        epochs = caps.get(name) if epochs is None else epochs
+        if epochs is not None and total is not None and epochs * sizes[name] < total:
             high[number] = epochs * sizes[name] / total * (1 - _MARGIN)
             reasons[name] = f"max_epochs {epochs:g}"
     drawn = np.array([float(shares[name]) for name in names])
@@ -132,5 +130,12 @@ def limits_of_runs(names: Sequence[str], shares: np.ndarray) -> Limits:
     )
 
 
-def _sizes(snapshot: Snapshot) -> dict[str, int]:
-    return weighting.epoch_tokens(snapshot.sources, snapshot.shards, snapshot.sequence_length)
+def _with_weights_of(mixture: Mixture, snapshot: Snapshot) -> Snapshot:
+    """The snapshot with the weights that the mixture gives its sources now; with its own where it has other sources, which
+    follow from those that it takes from other outputs."""
+    sizes = weighting.epoch_tokens(snapshot.sources, snapshot.shards, snapshot.sequence_length)
+    if set(snapshot.sources) == set(mixture.all_sources):
+        phases, total = weighting.weight_phases(mixture, sizes), mixture.mixture.tokens
+        return snapshot.model_copy(update={"phases": phases, "total_tokens": total})
+    weights = {name: entry.weight for name, entry in snapshot.sources.items()}
+    return snapshot.model_copy(update={"phases": snapshot.phases or (Phase(until_tokens=None, weights=weights),)})

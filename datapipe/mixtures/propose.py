@@ -38,6 +38,8 @@ WEIGHTS = "weights.csv"
 RUN = "run"
 """The column with the name of a run."""
 
+_MOST_SHOWN = 50
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Swarm:
@@ -109,11 +111,17 @@ def _run_mixture(mixture: Mixture, snapshot: Snapshot, output: str, weights: dic
 
 
 def _print(mixture: Mixture, limits: Limits, shares: np.ndarray, console: Console) -> None:
+    largest = sorted(np.argsort(-limits.shares, kind="stable")[:_MOST_SHOWN].tolist())
     rows = [
-        (name, *map(Share, (now, tried.min(), tried.max(), most)), limits.reasons.get(name, ""))
-        for name, now, tried, most in zip(limits.names, limits.shares, shares.T, limits.high)
+        (
+            name := limits.names[number],
+            *map(Share, (limits.shares[number], shares[:, number].min(), shares[:, number].max(), limits.high[number])),
+            limits.reasons.get(name, ""),
+        )
+        for number in largest
     ]
     title = f"{mixture.name}: {len(shares)} runs"
+    title += f", the largest of {len(limits.names):,} sources" if len(rows) < len(limits.names) else ""
     headings = ("source", "mixture", "lowest", "highest", "limit", "by")
     console.print(NumberTable.of(Table(title=title, headings=headings, rows=rows)))
 

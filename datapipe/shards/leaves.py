@@ -34,6 +34,16 @@ def leaves_of(sources: Mapping[str, SourceEntry]) -> dict[str, tuple[str, int | 
     return dict(sorted(leaves.items()))
 
 
+def leaf_limits(sources: Mapping[str, SourceEntry]) -> dict[str, float]:
+    """`max_epochs` of the leaves that have one."""
+    limits = {
+        leaf: entry.max_epochs if cell is None or entry.cells is None else entry.cells.max_epochs[cell]
+        for leaf, (name, cell) in leaves_of(sources).items()
+        for entry in (sources[name],)
+    }
+    return {leaf: limit for leaf, limit in limits.items() if limit is not None}
+
+
 def problem_of(key: str, sources: Mapping[str, SourceEntry]) -> str | None:
     """Why no leaf can have this name, and no pattern can match one: "which is not a source"."""
     source, slash, cell = key.partition("/")

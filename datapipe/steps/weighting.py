@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 from datapipe.cell_names import source_of
 from datapipe.errors import DatapipeError
 from datapipe.quantities import counted
-from datapipe.shards.leaves import drawn_by, leaf_name, leaves_of
+from datapipe.shards.leaves import drawn_by, leaf_limits, leaf_name, leaves_of
 from datapipe.weights import below_limit, exact_integers, integer_weights
 
 if TYPE_CHECKING:
@@ -154,21 +154,19 @@ def exhausted(snapshot: Snapshot) -> dict[str, str]:
     """A message about each source, by its name, that would exceed its `max_epochs` within the tokens to train on, or of which a
     cell would."""
     short: dict[str, list[tuple[Fraction, str]]] = {}
-    total, sizes, leaves = snapshot.total_tokens, leaf_tokens(snapshot), leaves_of(snapshot.sources)
-    for leaf, share in _leaf_shares(snapshot).items():
-        source, number = leaves[leaf]
-        cells = snapshot.sources[source].cells
-        limit = snapshot.sources[source].max_epochs if number is None or cells is None else cells.max_epochs[number]
+    total, sizes, limits = snapshot.total_tokens, leaf_tokens(snapshot), leaf_limits(snapshot.sources)
+    for leaf, share in leaf_shares(snapshot).items():
+        limit = limits.get(leaf)
         if limit is None or total is None or not sizes[leaf]:
             continue
         needed = share * total / sizes[leaf]
         if needed > Fraction(repr(limit)):
-            what = f"source '{leaf}'" if number is None else f"cell '{leaf}'"
+            what = f"source '{leaf}'" if leaf in snapshot.sources else f"cell '{leaf}'"
             text = (
                 f"{what} has too little text: {float(share):.2%} of {total:,} tokens is {float(needed):,.2f} epochs "
                 f"of its {sizes[leaf]:,} tokens; its max_epochs is {limit:g}"
             )
-            short.setdefault(source, []).append((needed / Fraction(repr(limit)), text))
+            short.setdefault(source_of(leaf), []).append((needed / Fraction(repr(limit)), text))
     worst = {source: (max(texts)[1], len(texts) - 1) for source, texts in short.items()}
     return {
         source: text + (f"; so have {counted(others, 'other cell')}" if others else "")
@@ -190,8 +188,8 @@ def leaf_tokens(snapshot: Snapshot) -> dict[str, int]:
     return {leaf: count * snapshot.sequence_length for leaf, count in rows.items()}
 
 
-def _leaf_shares(snapshot: Snapshot) -> dict[str, Fraction]:
-    """The share of each leaf in all tokens, as `drawn_shares` of sources."""
+def leaf_shares(snapshot: Snapshot) -> dict[str, Fraction]:
+    """The share of each leaf that a phase names in all tokens, as `drawn_shares` of sources."""
     shares: dict[str, Fraction] = {}
     for keys, drawn in _key_shares(snapshot):
         for key, (total, own) in drawn.items():

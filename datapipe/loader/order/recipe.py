@@ -8,7 +8,7 @@ from typing import Literal
 
 from datapipe.cell_names import is_pattern
 from datapipe.errors import UserError, suggest
-from datapipe.shards.leaves import claimed, leaf_weights, leaves_of, problem_of
+from datapipe.shards.leaves import claimed, leaf_limits, leaf_weights, leaves_of, problem_of
 from datapipe.shards.manifest import Phase, Snapshot
 from datapipe.shards.source_entry import SourceEntry
 from datapipe.weights import changed_shares, changes_in_words, exact_number, integer_weights
@@ -63,7 +63,7 @@ def recipe_of(snapshot: Snapshot, override: Override | None = None, group_rows: 
     return Recipe(
         sequence_length=snapshot.sequence_length,
         phases=phases,
-        max_epochs=limits_of(sources),
+        max_epochs=leaf_limits(sources),
         exhausted=snapshot.exhausted,
         total_tokens=snapshot.total_tokens,
         group_rows=group_rows,
@@ -76,16 +76,6 @@ def _has_cells(sources: Mapping[str, SourceEntry]) -> bool:
 
 def _phase(until_tokens: int | None, weights: dict[str, int]) -> Phase:
     return Phase.model_construct(until_tokens=until_tokens, weights=weights)  # checking 10,000 names takes 30 ms
-
-
-def limits_of(sources: Mapping[str, SourceEntry]) -> dict[str, float]:
-    """`max_epochs` of the leaves that have one."""
-    limits = {
-        leaf: entry.max_epochs if cell is None or entry.cells is None else entry.cells.max_epochs[cell]
-        for leaf, (name, cell) in leaves_of(sources).items()
-        for entry in (sources[name],)
-    }
-    return {leaf: limit for leaf, limit in limits.items() if limit is not None}
 
 
 def differences(before: Recipe, after: Recipe) -> list[str]:

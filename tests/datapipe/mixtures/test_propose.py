@@ -64,6 +64,26 @@ def test_loader_takes_a_row_and_the_run_of_a_file_gives_its_batches(mixture: Pat
     assert all((by_row.batch(step)["input_ids"] == by_file.batch(step)["input_ids"]).all() for step in range(40))
 
 
+def test_cells_of_a_source_are_drawn_as_sources(tmp_path: Path) -> None:
+    rng = random.Random(5)
+    documents = [{"text": corpora.prose(rng, 200), "topic": "ab"[number % 2]} for number in range(8)]
+    corpora.write_jsonl(tmp_path / "web.jsonl", documents)
+    corpora.write_jsonl(tmp_path / "code.jsonl", documents[:1])
+    split = "split: {by: [topic], weights: {a: 3}, max_epochs: {b: 2}}"
+    sources = f"  web: {{path: {tmp_path}/web.jsonl, keep: [topic], {split}}}\n  code: {{path: {tmp_path}/code.jsonl}}"
+    path = runs.write_mixture(tmp_path, sources, "stages: []", TAIL)
+    runs.run_mixture(path, make_engine=runs.InProcess)
+
+    rows = propose(path, tmp_path / "swarm", "--bound", "web/*=10%:")
+
+    shares = {name: float(rows[0][name]) for name in ("code", "web/a", "web/b")}
+    assert shares == pytest.approx({"code": 0.5, "web/a": 0.375, "web/b": 0.125}, rel=1e-4)
+    loader = Loader(tmp_path / "out", batch_size=1, mixture={name: row for name, row in rows[3].items() if name != "run"})
+    cap = 2 * sum(run.rows for shard in loader.snapshot.shards for run in shard.cells or () if run.cell == 1) * 16 / 20_000
+    assert all(0.0999 < float(row["web/b"]) <= cap for row in rows)
+    assert not [*(tmp_path / "swarm").glob("*.yaml")]
+
+
 def test_results_beside_the_weights_are_not_overwritten(mixture: Path, tmp_path: Path) -> None:
     propose(mixture, tmp_path)
     done = datapipe(["mixtures", "propose", "--around", str(mixture), "--to", str(tmp_path)])

@@ -282,18 +282,18 @@ def _not_numbers(mixture: Mixture, name: str, kept: str, option: str, files: Fil
     others."""
     source = mixture.sources[name]
     column = source.kept_fields[kept]
-    fields, values = field_names(source, {column: column}), list[Any]()
+    fields, values = field_names(source, {column: column}), pa.nulls(0)
     for split, reader in first_splits(files):
         with suppress(OSError):  # the run opens the file again, and reports it
             batches = (batch.extra[column].drop_null() for batch in reader.read(split, fields, open_input))
-            values = next((array[:_LISTED_VALUES].to_pylist() for array in batches if len(array)), [])
-        if values:
+            values = next((array[:_LISTED_VALUES] for array in batches if len(array)), values)
+        if len(values):
             break
     for value in values:
         with suppress(pa.ArrowException):
-            pa.scalar(value).cast(pa.float64())  # as the strata do
+            value.cast(pa.float64(), safe=False)  # as the strata do
             return []
-    if not values:
+    if not len(values):
         return []
     where, example = mixture.where("sources", name, *option.split(".")), str(values[0])[:_SHOWN_CHARS]
     return [

@@ -135,10 +135,10 @@ def value_problem(name: str, kind: pa.DataType) -> str | None:
     tests = pa.types.is_boolean, pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_null
     if any(test(kind) for test in tests):
         return None
-    return (
-        f"column '{name}' holds {kind}, expected text, whole numbers, or true and false. Of other numbers give bounds or "
-        f"quantiles: {{column: {name}, quantiles: 10}}"
-    )
+    remedy = "Name another column"
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        remedy = f"Of other numbers give bounds or quantiles: {{column: {name}, quantiles: 10}}"
+    return f"column '{name}' holds {kind}, expected text, whole numbers, or true and false. {remedy}"
 
 
 def _value_parts(name: str, column: pa.Array, where: str) -> Codes:

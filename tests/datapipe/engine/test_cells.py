@@ -178,6 +178,8 @@ REFUSED = [
     ("[language, colour]", "crawl.split.by: documents have no column 'colour'"),
     ("[{column: topic, bounds: [2]}]", "the field 'topic' holds no numbers"),
     ("[number]", "column 'number' holds double, expected text"),
+    ("[id_of, {column: hash, quantiles: 2}]", "found 10,0.. cells or more"),
+    ("[places]", "column 'places' holds list.*true and false. Name another column"),
     ("[id_of, language]", "found 10,0.. cells or more, expected at most 10,000: id_of has .* values, language has .* values"),
 ]
 
@@ -186,10 +188,12 @@ REFUSED = [
 def test_columns_that_make_no_cells_are_refused(tmp_path, by, message):
     documents = [
         {"id": str(number), "text": "a", "number": number / 7, "id_of": f"n{number}", "topic": "x", "language": "en"}
+        | {"hash": 2**53 + 1 + number, "places": [number]}
         for number in range(10_050)
     ]
     corpora.write_jsonl(tmp_path / "crawl.jsonl", documents)
-    source = f"  crawl: {{path: {tmp_path}/crawl.jsonl, keep: [number, id_of, topic, language], split: {{by: {by}}}}}"
+    keep = "[number, id_of, topic, language, hash, places]"
+    source = f"  crawl: {{path: {tmp_path}/crawl.jsonl, keep: {keep}, split: {{by: {by}}}}}"
     with pytest.raises(UserError, match=message):
         runs.run_mixture(runs.write_mixture(tmp_path, source, "", cell_runs.TAIL), **IN_PROCESS)
 

@@ -203,7 +203,7 @@ def _documents(run: Run) -> list[str]:
         lines.append(f"  {files}  {counted(num_files, 'file')}")
     if len(sources) > _SHOWN_SOURCES:
         lines.append(f"  and {counted(len(sources) - _SHOWN_SOURCES, 'more source')}")
-    return [*lines, "Add a tokenizer to the mixture and run it again for tokens: nothing is cleaned again."]
+    return [*lines, "To get tokens, add a tokenizer to the mixture and run it again: nothing is cleaned again."]
 
 
 def plan(

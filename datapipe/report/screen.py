@@ -215,7 +215,7 @@ def work_line(output: str, work: WorkBytes) -> str:
     if work.clean:
         parts.append(f"{command}` deletes {size(work.clean)} that no snapshot needs")
     if work.work:
-        parts.append(f"{command} --work` deletes {size(work.work)} that only further work needs")
+        parts.append(f"{command} --work` deletes {size(work.work)} that only later runs and `inspect` need")
     return f"work/: {size(work.total)}; {', and '.join(parts) or 'the report is made of it'}"
 
 

@@ -44,7 +44,7 @@ from stages.dedup import _verified
 from stages.dedup._banding import best_banding, curve_lines
 
 _BANDS, _ROWS = 14, 8  # as FineWeb (Penedo et al. 2024)
-_NEWS_WIRES = "of updated stories of news wires this finds 6 in 10; `threshold: 0.5` finds more, also pages that share a frame"
+_NEWS_WIRES = "this finds 6 of 10 updated news stories; `threshold: 0.5` finds more of them, and also pages with the same template"
 
 
 class Minhash(KeepingOne):

@@ -48,7 +48,8 @@ def propose(
     """Draw the weights of many small runs around a mixture.
 
     The runs share the snapshot of the mixture's output: nothing is
-    tokenized again. No source is above its max_epochs.
+    tokenized again. No source is above its max_epochs. A source with `split`
+    is drawn by its cells: each has a column in the table.
 
     \b
     datapipe run mixture.yaml

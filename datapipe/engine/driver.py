@@ -326,8 +326,11 @@ class Driver:
                     for row in batch.to_pylist():
                         if quarantine_reason(row["stage"], row["error"]) == reason:
                             name = document_name(record.step.partition("/")[0], row["path"], row["place"])
-                            error = row["error"].strip().rpartition("\n")[2]
-                            return f"The first, by {row['stage']}: {name}: {error.rstrip('.')}."
+                            about, _, error = row["error"].strip().rpartition("\n")
+                            if reason != f"{row['stage']}: {error.rstrip('.')}":
+                                return f"The first, by {row['stage']}: {name}: {error.rstrip('.')}."
+                            detail = f": {about}" if about and "\n" not in about else ""
+                            return f"The first: {name}{detail}."
         return ""
 
 

@@ -134,5 +134,9 @@ def _next_lines(mixture: Mixture, swarm: Swarm, snapshot: Snapshot | None, first
         lines.append(f"{masked(mixture.output)} has no snapshot: no source is limited by its size. Run the mixture first")
     elif first_file:
         lines = [f"wrote {table}, and a mixture for each run"]
-        by_row = f"`datapipe run {quote(str(swarm.folder / first_file))}.yaml` makes an output of links; or {by_row}"
-    return [*lines, by_row, f"then `datapipe mixtures fit {results}`, a table with the columns {RUN} and loss"]
+        by_row = f"`datapipe run {quote(str(swarm.folder / first_file))}.yaml` makes an output of links, and {by_row}"
+    return [
+        *lines,
+        by_row,
+        f"next: write {results}, a table with the columns {RUN} and loss, and run `datapipe mixtures fit {results}`",
+    ]

@@ -54,10 +54,13 @@ def problem_of(key: str, sources: Mapping[str, SourceEntry]) -> str | None:
     cells = sources[source].cells
     if cells is None:
         return f"and source '{source}' has no cells"
+    form = "/".join([source, *(f"{{{axis.column}}}" for axis in cells.axes)])
     if is_pattern(cell):
         parts = len(cells.axes)
-        return None if cell.count("/") + 1 == parts else f"and the cells of '{source}' have names of {parts} parts"
-    return None if cell in cells.numbers else f"which is not a cell of source '{source}'"
+        return None if cell.count("/") + 1 == parts else f"and the cells of '{source}' have names of {parts} parts: {form}"
+    return (
+        None if cell in cells.numbers else f"which is not a cell of source '{source}': {form}, where * stands for all of a part"
+    )
 
 
 def claimed(keys: Iterable[str], sources: Mapping[str, SourceEntry]) -> dict[str, list[int | None]]:

@@ -161,17 +161,20 @@ def exhausted(snapshot: Snapshot) -> dict[str, str]:
             continue
         needed = share * total / sizes[leaf]
         if needed > Fraction(repr(limit)):
-            what = f"source '{leaf}'" if leaf in snapshot.sources else f"cell '{leaf}'"
             text = (
-                f"{what} has too little text: {float(share):.2%} of {total:,} tokens is {float(needed):,.2f} epochs "
-                f"of its {sizes[leaf]:,} tokens; its max_epochs is {limit:g}"
+                f"'{leaf}'{{}}: {float(share):.2%} of {total:,} tokens is {float(needed):,.2f} epochs of its "
+                f"{sizes[leaf]:,} tokens, and its max_epochs is {limit:g}"
             )
             short.setdefault(source_of(leaf), []).append((needed / Fraction(repr(limit)), text))
-    worst = {source: (max(texts)[1], len(texts) - 1) for source, texts in short.items()}
-    return {
-        source: text + (f"; so have {counted(others, 'other cell')}" if others else "")
-        for source, (text, others) in worst.items()
-    }
+    found: dict[str, str] = {}
+    for source, texts in short.items():
+        text, has_cells = max(texts)[1], snapshot.sources[source].cells is not None
+        if len(texts) > 1:
+            many = f"{counted(len(texts), 'cell')} of source '{source}' have too little text. The first to end is "
+            found[source] = many + text.format("")
+        else:
+            found[source] = ("cell " if has_cells else "source ") + text.format(" has too little text")
+    return found
 
 
 def leaf_tokens(snapshot: Snapshot) -> dict[str, int]:

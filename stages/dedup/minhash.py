@@ -44,7 +44,9 @@ from stages.dedup import _verified
 from stages.dedup._banding import best_banding, curve_lines
 
 _BANDS, _ROWS = 14, 8  # as FineWeb (Penedo et al. 2024)
-_NEWS_WIRES = "this finds 6 of 10 updated news stories; `threshold: 0.5` finds more of them, and also pages with the same template"
+_NEWS_WIRES = (
+    "this finds 6 of 10 updated news stories; `threshold: 0.5` finds more of them, and also pages with the same template"
+)
 
 
 class Minhash(KeepingOne):

@@ -23,7 +23,7 @@ import xxhash
 from pydantic import Field
 
 from datapipe.columns import byte_slices
-from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
+from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
 from datapipe.stage.decoding import HEAD_BYTES, BrokenStreamError, ByteStream, decoded, lfs_pointer
 from datapipe.stage.documents import TARGET_BATCH_BYTES
 from datapipe.stage.field_types import parsed_json
@@ -71,6 +71,17 @@ class Mds(Reader):
             checked.check_end(stream)
         except BrokenStreamError as error:
             yield damaged(row, str(error))
+
+    def fields_seen(self, split: Split, fields: FieldNames, open_input: OpenInput) -> FieldsSeen:
+        """Of a shard without the text, such as one of tokens: its columns. Of another one, as by default."""
+        try:
+            shard = _Shard.opened(ByteStream(decoded(open_input, split.file.url, split.file.compression)))
+            found = shard.wanted(fields)
+        except BrokenStreamError:
+            return FieldsSeen()
+        if fields.text is None or fields.text in found:
+            return super().fields_seen(split, fields, open_input)
+        return FieldsSeen(num_records=len(shard.sizes), found=frozenset(found), names=tuple(shard.columns))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,6 +19,7 @@ Override = Weights | Sequence[tuple[int | None, Weights]]
 
 
 MOST_SHOWN = 30  # names in an error
+_MOST_CELLS = 5  # names of cells in an error, which also has their form
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,7 +125,8 @@ def check_keys(option: str, names: Iterable[str], sources: Mapping[str, SourceEn
         if problem := problem_of(name, sources):
             of_source = name.partition("/")[0] in sources
             known, what = (leaves_of(sources), f"'{name}', {problem}") if of_source else (sources, f"no source '{name}'")
-            expected = f"Expected some of {', '.join(list(known)[:MOST_SHOWN])}{', …' * (len(known) > MOST_SHOWN)}."
+            most = _MOST_CELLS if of_source else MOST_SHOWN
+            expected = f"Expected some of {', '.join(list(known)[:most])}{', …' * (len(known) > most)}."
             raise UserError(f"{option}: {what}.{suggest(name, known)} {expected}")
 
 

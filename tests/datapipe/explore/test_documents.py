@@ -278,7 +278,7 @@ def test_the_rule_that_moved_most_comes_first() -> None:
 def test_packed_rows_have_the_cell_of_their_documents(tmp_path: Path) -> None:
     rows = [{"text": f"word {number} " * (5 + number % 40), "topic": "abc"[number % 3]} for number in range(90)]
     corpora.write_jsonl(tmp_path / "web.jsonl", rows)
-    split = "{by: topic, repeat: {b: 1.5}}"
+    split = "{by: [topic], repeat: {b: 1.5}}"
     sources = f"  web: {{path: {tmp_path}/web.jsonl, keep: [topic], split: {split}}}\n  books: {{path: {tmp_path}/web.jsonl}}"
     tail = "tokenizer: {train: {vocab_size: 300}}\npack: {sequence_length: [32, 64]}\nshards: {target_bytes: 16KiB}\n"
     tail += "validation: 0.1\n"

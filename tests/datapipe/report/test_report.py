@@ -131,7 +131,9 @@ def test_line_about_work_names_the_commands_that_delete_of_it() -> None:
     none, stale, both = (WorkBytes(total=40, clean=clean, work=work) for clean, work in ((0, 0), (10, 0), (10, 20)))
     assert work_line("out", none) == "work/: 40 B; the report is made of it"
     assert work_line("out", stale) == "work/: 40 B; `datapipe clean out` deletes 10 B that no snapshot needs"
-    assert work_line("my out", both).endswith("and `datapipe clean 'my out' --work` deletes 20 B that only later runs and `inspect` need")
+    assert work_line("my out", both).endswith(
+        "and `datapipe clean 'my out' --work` deletes 20 B that only later runs and `inspect` need"
+    )
 
 
 def test_screen_of_a_run_has_a_row_for_each_source_and_what_changed_and_what_comes_next() -> None:

@@ -96,7 +96,9 @@ def make_snapshot(
             f"to publish them."
         )
     _check_synthetic(mixture, snapshot)
-    ends = "Training ends where its text does (mixture.exhausted: stop). Add text, lower its weight, or set it to redistribute."
+    ends = (
+        "Training ends with its text (mixture.exhausted: stop). Add text, lower its weight, or write exhausted: redistribute."
+    )
     warned += [RunWarning(kind="ends_early", source=name, text=f"{text}. {ends}") for name, text in short.items()]
     return snapshot.sealed(), warned
 

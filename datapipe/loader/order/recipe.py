@@ -123,8 +123,10 @@ def check_keys(option: str, names: Iterable[str], sources: Mapping[str, SourceEn
     """Raises UserError for a name that is of no leaf, and no pattern of leaves."""
     for name in names:
         if problem := problem_of(name, sources):
-            of_source = name.partition("/")[0] in sources
-            known, what = (leaves_of(sources), f"'{name}', {problem}") if of_source else (sources, f"no source '{name}'")
+            source = name.partition("/")[0]
+            of_source = source in sources
+            cells = leaves_of({source: sources[source]}) if of_source else {}
+            known, what = (cells, f"'{name}', {problem}") if of_source else (sources, f"no source '{name}'")
             most = _MOST_CELLS if of_source else MOST_SHOWN
             expected = f"Expected some of {', '.join(list(known)[:most])}{', …' * (len(known) > most)}."
             raise UserError(f"{option}: {what}.{suggest(name, known)} {expected}")

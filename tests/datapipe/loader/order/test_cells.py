@@ -187,7 +187,7 @@ def test_a_key_of_a_mixture_takes_the_cells_that_no_later_pattern_takes(folder: 
     ("mixture", "reason"),
     [
         ({"crawls/en/a": 1}, "no source 'crawls/en/a'"),
-        ({"crawl/en/x": 1}, "not a cell of source 'crawl'. Did you mean 'crawl/en/"),
+        ({"crawl/en/x": 1}, "where * stands for all of a part. Did you mean 'crawl/en/"),
         ({"crawl/*": 1}, "names of 2 parts"),
         ({"books/a": 1}, "source 'books' has no cells"),
         ({"crawl/xx/*": 1}, "takes no cell"),

@@ -153,7 +153,7 @@ def _key_shares(snapshot: Snapshot) -> list[tuple[dict[str, Fraction], Drawn]]:
 def exhausted(snapshot: Snapshot) -> dict[str, str]:
     """A message about each source, by its name, that would exceed its `max_epochs` within the tokens to train on, or of which a
     cell would."""
-    short: dict[str, list[tuple[Fraction, str]]] = {}
+    short: dict[str, list[tuple[Fraction, str, str]]] = {}
     total, sizes, limits = snapshot.total_tokens, leaf_tokens(snapshot), leaf_limits(snapshot.sources)
     for leaf, share in leaf_shares(snapshot).items():
         limit = limits.get(leaf)
@@ -161,19 +161,19 @@ def exhausted(snapshot: Snapshot) -> dict[str, str]:
             continue
         needed = share * total / sizes[leaf]
         if needed > Fraction(repr(limit)):
-            text = (
-                f"'{leaf}'{{}}: {float(share):.2%} of {total:,} tokens is {float(needed):,.2f} epochs of its "
-                f"{sizes[leaf]:,} tokens, and its max_epochs is {limit:g}"
+            about = (
+                f"{float(share):.2%} of {total:,} tokens is {float(needed):,.2f} epochs of its {sizes[leaf]:,} tokens, and its "
+                f"max_epochs is {limit:g}"
             )
-            short.setdefault(source_of(leaf), []).append((needed / Fraction(repr(limit)), text))
+            short.setdefault(source_of(leaf), []).append((needed / Fraction(repr(limit)), leaf, about))
     found: dict[str, str] = {}
-    for source, texts in short.items():
-        text, has_cells = max(texts)[1], snapshot.sources[source].cells is not None
-        if len(texts) > 1:
-            many = f"{counted(len(texts), 'cell')} of source '{source}' have too little text. The first to end is "
-            found[source] = many + text.format("")
-        else:
-            found[source] = ("cell " if has_cells else "source ") + text.format(" has too little text")
+    for source, leaves in short.items():
+        _, leaf, about = max(leaves)
+        what = "source" if leaf == source else "cell"
+        found[source] = f"{what} '{leaf}' has too little text: {about}"
+        if len(leaves) > 1:
+            many = f"{counted(len(leaves), 'cell')} of source '{source}' have too little text"
+            found[source] = f"{many}. The first to end is '{leaf}': {about}"
     return found
 
 

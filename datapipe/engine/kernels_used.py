@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from datapipe.config import Mixture, catalogue
 from datapipe.errors import UserError
 from datapipe.kernels import kernels_named
+from datapipe.kernels.text.icu_breaks import LIBRARY
 from datapipe.records.source_code import code_of_class
 from datapipe.stage.base import Stage
 from datapipe.steps.kinds import kinds_of
 
 _OF_LOADERS, _OF_JSON_LINES = "datapipe.kernels.tokens.gather:", "datapipe.kernels.text.json_strings:"
+_OF_DICTIONARIES = ("datapipe.kernels.text.icu_breaks:", "datapipe.kernels.text.spaced_words:")
 
 
 def kernels_of_run(mixture: Mixture) -> list[str]:
@@ -18,7 +20,9 @@ def kernels_of_run(mixture: Mixture) -> list[str]:
     uses = [use for name in mixture.sources for use in mixture.stages_of(name)]
     stages: list[Stage] = [catalogue.build_stage(use) for use in uses]
     stages += [reader for name in mixture.sources for reader in _readers(mixture, name)]
-    others = _OF_LOADERS if mixture.documents.format == "jsonl.zst" else (_OF_LOADERS, _OF_JSON_LINES)
+    others = (_OF_LOADERS,) if mixture.documents.format == "jsonl.zst" else (_OF_LOADERS, _OF_JSON_LINES)
+    if not any(LIBRARY in stage.libraries_used() for stage in stages):
+        others += _OF_DICTIONARIES
     reached = {kernel for kind in kinds_of(mixture) for kernel in code_of_class(kind).kernels}
     reached.update(kernel for stage in stages for kernel in code_of_class(type(stage)).kernels)
     names = {kernel.qualified_name for name in reached for kernel in kernels_named(name)}

@@ -303,3 +303,12 @@ def test_kernels_of_a_run_follow_from_what_it_writes(options, has_json: bool, ha
     assert any(".json_strings:" in name for name in names) == has_json
     assert any(".tokens.bpe_training:" in name for name in names) == has_tokens
     assert ("datapipe.kernels.tokens.pack:fill_rows_uint16" in names) == has_tokens
+
+
+@pytest.mark.needs("icu4py")
+@pytest.mark.parametrize("words", ["whitespace", "dictionary"])
+def test_kernels_of_dictionaries_are_compiled_for_stages_that_use_them(words: str) -> None:
+    stages = [{"filter.gopher_quality": {"words": words}}]
+    data = {"name": "m", "output": "runs/m", "sources": {"web": {"path": "a.jsonl"}}, "stages": stages}
+    names = kernels_of_run(Mixture.model_validate(data))
+    assert any(".icu_breaks:" in name for name in names) == (words == "dictionary")

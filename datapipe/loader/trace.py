@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from datapipe.cell_names import source_of
 from datapipe.document_name import document_name
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader.batches import ROWS_AT_A_TIME, BatchBuilder
@@ -266,7 +267,7 @@ class TracedRun:
         return "; ".join(
             f"steps {first} to {stop - 1} drew '{source}' from snapshot {snapshot}"
             for first, stop, source, snapshot in self.batch_order.sample_order.drawn_elsewhere()
-            if known is None or known[0] == source.partition("/")[0]
+            if known is None or known[0] == source_of(source)
         )
 
     @cached_property

@@ -19,7 +19,7 @@ _LOG_RANGE = 20.0
 """Values whose largest is so many times their median are drawn on a logarithmic axis."""
 
 HEAT_COLORS = 8
-_HEAT_RANGE = 8.0  # the same of colors, of which few are told apart
+_HEAT_RANGE = 8.0  # the same for colors, of which the eye distinguishes few
 MOST_TITLED = 2500  # squares of a heat map, with a title each. More have none: a page would have 80 bytes for each.
 _TALL, _MOST_TALL = 320.0, 900.0  # of a heat map: where squares are not small, and at most
 _MOST_LABEL, _CHAR = 16, 7.0  # characters of a label, and their width
@@ -193,7 +193,7 @@ class Intervals:
 @dataclass(frozen=True, kw_only=True)
 class HeatMap:
     """A square for each cell of a grid, in a color for its number. Columns are the last axis, rows the one before; where there
-    are more, each name on the others has a tile of its own."""
+    are more, each name on the others has a separate tile."""
 
     kind: ClassVar[str] = "heat"
     axes: Sequence[tuple[str, Sequence[str]]]  # the name of each, and its parts of the names of cells, in order

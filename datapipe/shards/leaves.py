@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from math import lcm
 
-from datapipe.cell_names import is_pattern, matches
+from datapipe.cell_names import is_pattern, matches, source_of
 from datapipe.shards.source_entry import SourceEntry
 from datapipe.weights import below_limit
 
@@ -69,7 +69,7 @@ def claimed(keys: Iterable[str], sources: Mapping[str, SourceEntry]) -> dict[str
     taken: dict[str, list[int | None]] = {key: [] for key in keys}
     by_source: dict[str, list[str]] = {}
     for key in taken:
-        by_source.setdefault(key.partition("/")[0], []).append(key)
+        by_source.setdefault(source_of(key), []).append(key)
     for source, own in by_source.items():
         cells = sources[source].cells
         if cells is None:
@@ -89,7 +89,7 @@ def leaves_named(keys: Iterable[str], sources: Mapping[str, SourceEntry]) -> lis
     """The leaves that any of the keys names: with a source, all its cells."""
     found: list[str] = []
     for key in keys:
-        source, cells = key.partition("/")[0], sources[key.partition("/")[0]].cells
+        source, cells = source_of(key), sources[source_of(key)].cells
         found += [
             source if number is None or cells is None else leaf_name(source, cells.names[number])
             for number in claimed([key], sources)[key]

@@ -11,7 +11,7 @@ is part of it. Where files are added, the stop falls: of the documents before, a
 out for validation, which are in a table of their own, are not limited. Nothing here runs where all tokens fit.
 
 Token rows of a source that is split are ordered by cell, and within a cell by their shuffle. The budget of the source is one
-stop in all cells, so every cell keeps about the same share; a cell that is over a budget of its own has its own stop.
+stop in all cells, so every cell keeps about the same share; a cell that exceeds its budget has a separate stop.
 
 No task before packing depends on a budget but the search, so another budget repeats that, and what follows. Files that are
 added to a snapshot, of which nothing is removed, get what the shards of their source, or cell, leave of the budget.

@@ -93,7 +93,7 @@ def _listed(value: Any) -> Any:
 
 
 def _by_pattern(value: Any) -> Any:
-    """Weights by pattern, of which each wrong one is a problem of its own: a union would name all that it expected."""
+    """Weights by pattern, where each wrong weight is a separate problem: a union would name all that it expected."""
     problems: list[Problem] = []
     for name, weight in value.items() if isinstance(value, Mapping) else ():
         try:

@@ -11,6 +11,7 @@ from numbers import Integral
 
 import numpy as np
 
+from datapipe.cell_names import source_of
 from datapipe.errors import SnapshotError, UserError, suggest
 from datapipe.loader.order.grown_order import Generations
 from datapipe.loader.order.lineage import Lineage, MixtureEra, Skips
@@ -259,5 +260,5 @@ def drawn_tokens(snapshot: Snapshot, order: SampleOrder) -> dict[str, int] | Non
         return None
     drawn = dict.fromkeys(snapshot.sources, 0)
     for leaf, count in zip(order.layout.sources, order.mixture.counts(order.num_samples)):
-        drawn[leaf.partition("/")[0]] += count * snapshot.sequence_length
+        drawn[source_of(leaf)] += count * snapshot.sequence_length
     return drawn

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from datapipe.cell_names import is_pattern
+from datapipe.cell_names import is_pattern, source_of
 from datapipe.errors import UserError, suggest
 from datapipe.shards.leaves import claimed, leaf_limits, leaf_weights, leaves_of, problem_of
 from datapipe.shards.manifest import Phase, Snapshot
@@ -123,7 +123,7 @@ def check_keys(option: str, names: Iterable[str], sources: Mapping[str, SourceEn
     """Raises UserError for a name that is of no leaf, and no pattern of leaves."""
     for name in names:
         if problem := problem_of(name, sources):
-            source = name.partition("/")[0]
+            source = source_of(name)
             of_source = source in sources
             cells = leaves_of({source: sources[source]}) if of_source else {}
             known, what = (cells, f"'{name}', {problem}") if of_source else (sources, f"no source '{name}'")

@@ -67,7 +67,7 @@ def _rendered(report: Report, shown: Sequence[Section]) -> bytes:
 
 
 def chart_svg(chart: Table) -> str:
-    """The drawing of a table as a file of its own, which follows the colours of the screen."""
+    """The drawing of a table as a separate file, which follows the colours of the screen."""
     text = rendered("report/html/templates/chart.svg", {"chart": chart} | _functions(), visible, is_html=True)
     return "".join(line for line in text.splitlines(keepends=True) if line.strip())
 

@@ -410,8 +410,9 @@ class _GoogleCloud(BaseHTTPRequestHandler):
 
     def do_DELETE(self) -> None:
         name = unquote(self.path).removeprefix("/bucket/")
-        self._send(204 if name in self.kept else 404)
-        self.kept.discard(name)
+        was_there = name in self.kept
+        self.kept.discard(name)  # before the answer, which ends the client's wait
+        self._send(204 if was_there else 404)
 
     def _send(self, status: int, content: bytes = b"") -> None:
         self.send_response(status)

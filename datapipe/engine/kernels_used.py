@@ -24,7 +24,9 @@ def kernels_of_run(mixture: Mixture) -> list[str]:
     if not any(LIBRARY in stage.libraries_used() for stage in stages):
         others += _OF_DICTIONARIES
     reached = {kernel for kind in kinds_of(mixture) for kernel in code_of_class(kind).kernels}
-    reached.update(kernel for stage in stages for kernel in code_of_class(type(stage)).kernels)
+    for stage in stages:
+        unused = stage.unused_kernels()
+        reached.update(kernel for kernel in code_of_class(type(stage)).kernels if not kernel.startswith(unused))
     names = {kernel.qualified_name for name in reached for kernel in kernels_named(name)}
     return sorted(name for name in names if not name.startswith(others))
 

@@ -128,6 +128,11 @@ class Stage(BaseModel):
         """The distributions that count with these options: `libraries`, and those that only some options need."""
         return self.libraries
 
+    def unused_kernels(self) -> tuple[str, ...]:
+        """How names of kernels begin, "datapipe.kernels.redact.identifiers:", that the stage never calls with these options.
+        They are not compiled before the run needs them."""
+        return ()
+
     def user_classes(self) -> Mapping[str, str]:
         """Classes of the user that the options name, "package.module:Class", each with the method that it must
         have. Their code, and the versions of their `libraries`, are part of the fingerprint."""

@@ -69,6 +69,10 @@ class Pii(Redacting):
     def input_files(self) -> tuple[str, ...]:
         return (str(_regions.TABLES),) if self.phone_regions == "auto" and "phone" in self.kinds else ()
 
+    def unused_kernels(self) -> tuple[str, ...]:
+        numbers = {*_WANTS, "phone"}.intersection(self.kinds)
+        return super().unused_kernels() if numbers else (*super().unused_kernels(), f"{identifiers.__name__}:")
+
     @field_validator("phone_regions")
     @classmethod
     def _check_regions(cls, regions: Literal["auto"] | tuple[str, ...]) -> Literal["auto"] | tuple[str, ...]:

@@ -305,6 +305,17 @@ def test_kernels_of_a_run_follow_from_what_it_writes(options, has_json: bool, ha
     assert ("datapipe.kernels.tokens.pack:fill_rows_uint16" in names) == has_tokens
 
 
+@pytest.mark.parametrize("kinds", [["email", "ip"], ["email", "card"]])
+@pytest.mark.parametrize("replace", ["tag", "fake"])
+def test_kernels_that_the_options_of_a_stage_do_not_need_are_not_compiled(kinds: list[str], replace: str) -> None:
+    stages = [{"redact.pii": {"kinds": kinds, "replace": replace}}]
+    data = {"name": "m", "output": "runs/m", "sources": {"web": {"path": "a.jsonl"}}, "stages": stages}
+    names = kernels_of_run(Mixture.model_validate(data))
+    assert "datapipe.kernels.redact.pii:find_spans" in names
+    assert ("datapipe.kernels.redact.identifiers:find_identifiers" in names) == ("card" in kinds)
+    assert ("datapipe.kernels.redact.stand_ins:write_stand_ins" in names) == (replace == "fake")
+
+
 @pytest.mark.needs("icu4py")
 @pytest.mark.parametrize("words", ["whitespace", "dictionary"])
 def test_kernels_of_dictionaries_are_compiled_for_stages_that_use_them(words: str) -> None:

@@ -53,7 +53,7 @@ KERNEL_FLAGS = {**_FLAGS, "no_cfunc_wrapper": True}  # Numba's options for kerne
 INLINE_FLAGS = {**_FLAGS, "no_cfunc_wrapper": True, "no_cpython_wrapper": True, "inline": "never"}
 """Numba's options for the functions that kernels call."""
 
-FORMAT = 2
+FORMAT = 3
 """Raise it when `compiled.py` makes different code of the same function: all kernels then compile again."""
 
 

@@ -11,7 +11,6 @@ length-N/shards/SOURCE/           those of a further sequence length
 mixture.yaml                      the mixture of the last run with all defaults, without credentials
 report.json                       the numbers of the last run
 README.md   croissant.json        the card of the newest snapshot: for people and the hub, and for programs
-additions/NUMBER/                 outputs of files that an earlier version added, with shards of its snapshots
 work/                             what runs need to resume, and `inspect` to show documents
   ledger/NUMBER-ID.jsonl          the records of committed tasks, many in a file
   attempts/STEP/TASK-ATTEMPT/     files of tasks; those that no record names are deleted when a run starts and ends
@@ -33,7 +32,6 @@ work/                             what runs need to resume, and `inspect` to sho
 SNAPSHOT = "snapshot.json"
 SNAPSHOTS = "snapshots"
 LISTS = "lists"
-ADDITIONS = "additions"
 TOKENIZER = "tokenizer.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 FILES = "files.parquet"

@@ -17,8 +17,7 @@
                   ── further[]    of each further sequence length: its lists, phases and weights
 
 The fingerprint covers every other field. The manifest holds no path outside the output and no time:
-equal runs write equal snapshots. Manifests of the version before are read: `_upgraded`, and
-`_with_folders` for those in length-8192/.
+equal runs write equal snapshots. Manifests of version 2, which hold the shards themselves, are read too.
 """
 
 from __future__ import annotations
@@ -59,13 +58,12 @@ from datapipe.shards.shard_table import (
     list_files,
     read_lists,
 )
-from datapipe.shards.snapshot_folder import find_snapshot, has_snapshot, noted_lengths, output_of, snapshot_folder
+from datapipe.shards.snapshot_folder import find_snapshot, output_of, snapshot_folder
 from datapipe.shards.source_entry import SourceEntry
 from datapipe.storage.root import Root
 
 _SHOWN_CHARACTERS = 300
 _REMEDY = "Copy it back from snapshots/FINGERPRINT/, or run the mixture again to rewrite it."
-_NO_ROWS = {"split": "train", "sequences": 0, "tokens": 0}  # of shards of text before version 3
 
 
 def _as_table(value: Any, entries: ValidatorFunctionWrapHandler) -> ShardTable:
@@ -123,16 +121,15 @@ class FurtherLength(_Record):
     shards: ShardList = ()
 
     @classmethod
-    def of(cls, snapshot: Snapshot, folder: str = "") -> FurtherLength:
-        """The rows of a snapshot of one length, whose paths are relative to a folder."""
-        prefix = f"{folder}/" if folder else ""
+    def of(cls, snapshot: Snapshot) -> FurtherLength:
+        """The rows of a snapshot of one length."""
         return cls(
             sequence_length=snapshot.sequence_length,
             weights={name: source.weight for name, source in snapshot.sources.items()},
             cells={name: source.cells.weights for name, source in snapshot.sources.items() if source.cells is not None},
             phases=snapshot.phases,
-            lists=tuple(entry.model_copy(update={"path": prefix + entry.path}) for entry in snapshot.lists),
-            shards=ShardTable.of(snapshot.shards).below(prefix),
+            lists=snapshot.lists,
+            shards=snapshot.shards,
         )
 
 
@@ -350,20 +347,9 @@ def read_snapshot(root: Root, name: str | None = None) -> Snapshot:
         )
         raise SnapshotError(f"{root.url}: no {SNAPSHOT} here. {expected}") from error
     try:
-        snapshot = _parsed(root, path, content)
+        return _parsed(root, path, content)
     except SnapshotError:
-        snapshot = intact(lambda: _parsed(root, path, root.read_bytes(path)))
-    return _with_folders(root, snapshot) if snapshot.has_tokens and not snapshot.further else snapshot
-
-
-def _with_folders(root: Root, snapshot: Snapshot) -> Snapshot:
-    """A snapshot of the version before with its further lengths, as far as their folders are there."""
-    noted = noted_lengths(root, snapshot.fingerprint).items()
-    others = {
-        folder: read_snapshot(target, name) for folder, name in noted if has_snapshot(target := root.within(folder), name)
-    }
-    further = [FurtherLength.of(other, folder) for folder, other in others.items()]
-    return snapshot.model_copy(update={"further": tuple(sorted(further, key=lambda rows: rows.sequence_length))})
+        return intact(lambda: _parsed(root, path, root.read_bytes(path)))
 
 
 _read: WeakValueDictionary[bytes, Snapshot] = WeakValueDictionary()
@@ -379,7 +365,7 @@ def _parsed(root: Root, path: str, content: bytes) -> Snapshot:
     try:
         with without_collection():
             data = from_json(content, allow_inf_nan=False, cache_strings="keys")
-            snapshot, digest = Snapshot.model_validate(_upgraded(data)), _digest(data)
+            snapshot, digest = Snapshot.model_validate(_with_shards(data)), _digest(data)
             del data  # before Python searches garbage in it
     except ValueError as error:
         message, place, remedy = str(error), "", _REMEDY
@@ -414,24 +400,12 @@ def _listed(root: Root, rows: _Rows) -> _Rows:
     return rows.model_copy(update={"shards": read_lists(root, {entry.path: entry.checksum for entry in rows.lists})})
 
 
-def _upgraded(data: Any) -> Any:
-    """A manifest of the version before with the fields of this version; others as they are."""
+def _with_shards(data: Any) -> Any:
+    """A manifest of version 2, which holds the shards itself, as one of this version; others as they are."""
     match data:
         case {"format": "datapipe-snapshot", "version": 2, "shards": list()}:
             return data | {"version": 3}
         case {"format": "datapipe-snapshot", "version": 3, "shards": _}:
             raise ValueError("shards in the manifest, expected lists of them")
-        case {
-            "format": "datapipe-documents",
-            "version": 1,
-            "document_format": shard_format,
-            "documents": [*entries],
-            "sources": dict(sources),
-            **others,
-        }:
-            shards = [_NO_ROWS | entry if isinstance(entry, dict) else entry for entry in entries]
-            weighted = {name: {"weight": 0} | entry if isinstance(entry, dict) else entry for name, entry in sources.items()}
-            newer = {"version": 3, "seed": 0, "shard_format": shard_format, "sources": weighted, "shards": shards}
-            return others | {"format": "datapipe-snapshot"} | newer
         case _:
             return data

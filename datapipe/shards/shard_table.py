@@ -259,13 +259,6 @@ class ShardTable(Sequence[ShardEntry]):
         for row in zip(*(rows.column(name).to_pylist() for name in SCHEMA.names)):
             yield ShardEntry(**dict(zip(SCHEMA.names, row)))
 
-    def below(self, prefix: str) -> ShardTable:
-        """The same shards, whose paths begin with a prefix."""
-        if not prefix or not self:
-            return self
-        paths = compute.binary_join_element_wise(prefix, self.column("path"), "")
-        return ShardTable(self._table.set_column(0, "path", paths))
-
     def check_paths(self) -> None:
         """Raises ValueError as `inside_path`, and where two shards have one path."""
         paths = self._table.column("path")

@@ -46,23 +46,11 @@ def find_snapshot(root: Root, name: str) -> str:
 
 def output_of(root: Root) -> tuple[Root, int | None]:
     """The output of a run, and the further sequence length, for the folder of its shards, OUTPUT/length-8192; else the root
-    itself, and None. The version before published an output in that folder."""
+    itself, and None."""
     match = _LENGTH_FOLDER.fullmatch(root.url)
     if match is None or root.exists(SNAPSHOT) or not Root(match["output"]).exists(SNAPSHOT):
         return root, None
     return Root(match["output"]), int(match["length"])
-
-
-def noted_lengths(root: Root, fingerprint: str) -> dict[str, str]:
-    """By folder, as "length-8192", the fingerprint of the snapshot of a further length in it, which
-    the version before noted in publication.json; none for the snapshots of this version."""
-
-    def made(noted: Any) -> dict[str, str]:
-        lengths = noted.get("lengths", {}).items()
-        return {folder: min(map(str, names)) for folder, names in lengths if names and re.fullmatch(r"length-\d+", folder)}
-
-    remedy = "Delete it, and run the mixture again: only the time of the snapshot is lost."
-    return read_note(root, f"{snapshot_folder(fingerprint)}/{PUBLICATION}", made, remedy) or {}
 
 
 def read_note(

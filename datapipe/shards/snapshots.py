@@ -24,7 +24,6 @@ from datapipe.shards.snapshot_folder import (
     find_snapshot,
     fingerprints,
     has_snapshot,
-    noted_lengths,
     read_note,
     snapshot_folder,
 )
@@ -131,7 +130,7 @@ def pin_snapshot(root: Root, name: str, why: str, pinned_at: float) -> Pin:
     `name`: its fingerprint, or the first digits of it. `pinned_at`: seconds since the epoch."""
     fingerprint = find_snapshot(root, name)
     content = {"pinned_at": pinned_at, "why": why}
-    path = f"{snapshot_folder(fingerprint)}/{PIN}"
+    path = _pin_path(fingerprint)
     root.write_atomic(path, (json.dumps(content, ensure_ascii=False) + "\n").encode())
     if not has_snapshot(root, fingerprint):
         root.delete(path)
@@ -144,19 +143,15 @@ def pin_snapshot(root: Root, name: str, why: str, pinned_at: float) -> Pin:
 def unpin_snapshot(root: Root, name: str) -> str:
     """Removes the pin of a snapshot, also a damaged one. Returns its fingerprint. Raises SnapshotError where it has no pin."""
     fingerprint = find_snapshot(root, name)
-    pinned = [path for path in _pin_paths(root, fingerprint) if root.exists(path)]
-    if not pinned:
+    path = _pin_path(fingerprint)
+    if not root.exists(path):
         raise SnapshotError(f"{root.url}: snapshot {fingerprint} is not pinned. `datapipe snapshots` lists the pins.")
-    for path in pinned:
-        root.delete(path)
+    root.delete(path)
     return fingerprint
 
 
-def _pin_paths(root: Root, fingerprint: str) -> list[str]:
-    """Its pin; and those of its further lengths, which the version before published in folders."""
-    lengths = noted_lengths(root, fingerprint).items()
-    folders = [snapshot_folder(fingerprint), *(f"{folder}/{snapshot_folder(name)}" for folder, name in lengths)]
-    return [f"{folder}/{PIN}" for folder in folders]
+def _pin_path(fingerprint: str) -> str:
+    return f"{snapshot_folder(fingerprint)}/{PIN}"
 
 
 def _read_pin(root: Root, fingerprint: str) -> Pin | None:
@@ -165,5 +160,4 @@ def _read_pin(root: Root, fingerprint: str) -> Pin | None:
 
     command = f"datapipe snapshots {quote(root.url)}"
     remedy = f"`{command} --pin {fingerprint[:12]}` writes it again, and `--unpin {fingerprint[:12]}` removes it."
-    notes = (read_note(root, path, made, remedy) for path in _pin_paths(root, fingerprint))
-    return next((pin for pin in notes if pin is not None), None)
+    return read_note(root, _pin_path(fingerprint), made, remedy)

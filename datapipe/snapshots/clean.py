@@ -7,7 +7,6 @@ was stopped resumes. A manifest goes before the files that it names, so that a c
 killed leaves whole snapshots and files that the next one deletes.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from datapipe.errors import SnapshotError, UserError
 from datapipe.records.commit_files import TASK_DIGITS, attempt_folder
 from datapipe.records.ledger import Ledger
 from datapipe.records.names import (
-    ADDITIONS,
     ATTEMPTS,
     BEGUN,
     INPUTS,
@@ -30,7 +28,7 @@ from datapipe.records.names import (
 )
 from datapipe.records.outputs import DocumentsFile, OutputFile, Record, ShardFile
 from datapipe.shards.manifest import Snapshot
-from datapipe.shards.snapshot_folder import folder_names, noted_lengths, read_note, snapshot_folder
+from datapipe.shards.snapshot_folder import folder_names, read_note, snapshot_folder
 from datapipe.shards.snapshots import (
     DATA_PATH,
     Pin,
@@ -48,12 +46,6 @@ from datapipe.steps.unread import PUBLISHED as PUBLISHED_KINDS
 from datapipe.steps.unread import files_of, stays
 from datapipe.storage.lock import exclusive
 from datapipe.storage.root import Root
-
-_OF_LENGTH = re.compile(r"length-\d+/((snapshot|tokenizer)\.json|(files|removed)\.parquet|snapshots/[0-9a-f]{32}/.+)")
-"""The files that the version before published for a further sequence length, beside its shards and lists."""
-
-_ADDITION = re.compile(rf"{ADDITIONS}/(\d{{5,}}|work)/")
-"""A folder of files that an earlier version added, or of the lock of the process that did."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,13 +102,6 @@ def plan_cleaning(root: Root, keep: int, *, work: bool = False) -> Cleaning:
     files = [file for folder in folders for file in root.list_files(folder)]
     needed = files_needed(publication.snapshot for publication in kept)
     shards = [file for file in data_files(root) if file[0] not in needed and DATA_PATH.fullmatch(file[0])]
-    additions = {"", *map(_addition, needed)}
-    shards += [file for file in root.list_files(ADDITIONS) if _addition(file[0]) not in additions]
-    if any(publication.published_at is None for publication in kept):  # a copy without notes: which lengths it has is unknown
-        shards = [file for file in shards if not file[0].startswith("length-")]
-    elif not any(noted_lengths(root, name) for name in wanted):
-        lengths = {folder.partition("/")[0] for folder in data_folders(root) if folder.startswith("length-")}
-        files += [file for folder in lengths for file in root.list_files(folder) if _OF_LENGTH.fullmatch(file[0])]
     tasks, work_files, records = _unneeded_work(root, kept)
     unread, index = _unread_work(root, every[-1].snapshot, records) if work else ([], [])
     published = sum(file.bytes for file in unread if isinstance(file, ShardFile | DocumentsFile))
@@ -136,11 +121,6 @@ def plan_cleaning(root: Root, keep: int, *, work: bool = False) -> Cleaning:
     )
 
 
-def _addition(path: str) -> str:
-    match = _ADDITION.match(path)
-    return "" if match is None else match[0]
-
-
 def clean(root: Root, keep: int, *, work: bool = False) -> Cleaning:
     """Deletes what the `keep` newest snapshots, pinned ones and the last run do not need, and returns what it was. `work`: also
     what only further work needs. Raises SnapshotError, before it deletes anything, where a snapshot was pinned meanwhile."""
@@ -158,7 +138,7 @@ def clean(root: Root, keep: int, *, work: bool = False) -> Cleaning:
             ledger.keep(set(ledger.fingerprints()) - set(cleaning.tasks))
         ledger.delete_orphans(lock)
         ledger.free(cleaning.unread, lock)
-        own = {SNAPSHOTS, ADDITIONS, ATTEMPTS, OPTION_FILES}
+        own = {SNAPSHOTS, ATTEMPTS, OPTION_FILES}
         for folder in own | {folder.partition("/")[0] for folder in data_folders(root)}:
             root.delete_empty_folders(folder)
     return cleaning

@@ -1,8 +1,6 @@
 """The committed steps of a snapshot: cleaning keeps their tasks, exports find their texts, and later runs add to them.
 
-    work/published/FINGERPRINT    [{"id", "kind", "source", "tasks": [fingerprint, …]}, …], as in work/run.json
-
-Earlier versions added files by steps of other ledgers, each of an output in a folder below additions/.
+work/published/FINGERPRINT    [{"id", "kind", "source", "tasks": [fingerprint, …]}, …], as in work/run.json
 """
 
 import json
@@ -13,9 +11,8 @@ from typing import Any
 from datapipe.errors import UserError
 from datapipe.quantities import counted
 from datapipe.records.ledger import Ledger
-from datapipe.records.names import ADDITIONS, PUBLISHED, RUN, published_tasks
+from datapipe.records.names import PUBLISHED, published_tasks
 from datapipe.shards.manifest import Snapshot
-from datapipe.shards.snapshot_folder import snapshot_folder
 from datapipe.steps.kind import Plan, Step, Task
 from datapipe.steps.kinds import kind_named
 from datapipe.storage.root import Root
@@ -54,6 +51,10 @@ def tasks_of(root: Root, fingerprint: str) -> list[str]:
     return tasks_in(_entries(root, fingerprint))
 
 
+def _entries(root: Root, fingerprint: str) -> list[dict[str, Any]]:
+    return json.loads(root.read_bytes(published_tasks(fingerprint)))
+
+
 def tasks_of_snapshots(root: Root, without: str = "") -> set[str]:
     """The tasks of all snapshots of an output but one."""
     names = (path.rpartition("/")[2] for path, _ in root.list_files(PUBLISHED, recursive=False))
@@ -66,14 +67,9 @@ def tasks_in(entries: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def read_steps(ledger: Ledger, snapshot: Snapshot) -> list[Step]:
     """The committed steps of a snapshot. Raises UserError where work/ has lost some of them."""
-    root, listed = ledger.root, list[Mapping[str, Any]]()
+    root, steps = ledger.root, list[Step]()
     with suppress(FileNotFoundError, ValueError):
-        entries = _entries(root, snapshot.fingerprint)
-        listed = [entry for entry in entries if entry["id"]]
-        if not listed:  # of an earlier version; the steps are those of the run that published it
-            last, known = json.loads(root.read_bytes(RUN))["steps"], set(entries[0]["tasks"])
-            listed = last if known.issuperset(tasks_in(last)) else []
-    steps = [read_step(ledger, entry) for entry in listed]
+        steps = [read_step(ledger, entry) for entry in _entries(root, snapshot.fingerprint) if entry["id"]]
     num_lost = sum(len(step.tasks or ()) - len(step.records) for step in steps)
     if not steps or num_lost:
         what = f"{counted(num_lost, 'task')} of " if num_lost else "the tasks of "
@@ -82,21 +78,3 @@ def read_steps(ledger: Ledger, snapshot: Snapshot) -> list[Step]:
             f"`datapipe run MIXTURE --rebuild`, which reads all files again, and follow again."
         )
     return steps
-
-
-def check_one_ledger(root: Root, snapshot: Snapshot, where: str = "") -> None:
-    """Raises UserError for a snapshot to which an earlier version added files."""
-    noted = f"{snapshot_folder(snapshot.fingerprint)}/{ADDITIONS}.json"
-    if any(entry.path.startswith(f"{ADDITIONS}/") for entry in snapshot.shards) or root.exists(noted):
-        raise UserError(
-            f"{where}{root.url}: an earlier version of datapipe added files to this output, in {ADDITIONS}/. Its rows can be "
-            f"loaded and exported as before. For anything else first run `datapipe run MIXTURE --rebuild`, which reads all "
-            f"files again."
-        )
-
-
-def _entries(root: Root, fingerprint: str) -> list[dict[str, Any]]:
-    content = root.read_bytes(published_tasks(fingerprint)).decode()
-    if content.startswith("["):
-        return json.loads(content)
-    return [{"id": "", "tasks": content.split()}]  # earlier versions listed the tasks alone

@@ -150,8 +150,6 @@ def publish_files(
     lock.replace({path: content[path] for path in (*shown, *needed, SNAPSHOT)})
     for path in () if newest is None else newest.own_files.keys() & {CHAT_TEMPLATE} - snapshot.own_files.keys():
         target.delete(path)
-    for rows in snapshot.further:  # the version before published an output there, which is out of date now
-        target.delete(f"length-{rows.sequence_length}/{SNAPSHOT}")
 
 
 def holds(root: Root, path: str, content: bytes) -> bool:

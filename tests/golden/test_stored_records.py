@@ -1,5 +1,5 @@
-"""Manifests (of tokens, version 2, and of documents, version 1) and a loader state (version 4) as they were written in November
-2026. Every later version reads them, or refuses them by their version: checkpoints and snapshots outlive releases."""
+"""A manifest (version 2) and a loader state (version 4) as they were written in November 2026. Every
+later version reads them, or refuses them by their version: checkpoints and snapshots outlive releases."""
 
 from __future__ import annotations
 
@@ -38,15 +38,6 @@ MANIFEST = """
   {"path": "shards/web/validation-00000-00000.arrow", "source": "web", "split": "validation", "sequences": 3, "tokens": 48,
    "documents": 3, "bytes": 192, "checksum": "xxh3_128:55555555555555555555555555555555"}],
  "fingerprint": "24f2bf4856a4f19d22074a318a7f974a"}
-"""
-
-DOCUMENTS = """
-{"format": "datapipe-documents", "version": 1, "name": "texts", "document_format": "jsonl.zst",
- "sources": {"web": {"license": "mit", "synthetic": false}},
- "files": {"path": "files.parquet", "bytes": 900, "checksum": "xxh3_128:bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"},
- "documents": [{"path": "documents/web/part-00000-1111111111111111.jsonl.zst", "source": "web", "documents": 12,
-   "text_bytes": 900, "bytes": 400, "checksum": "xxh3_128:11111111111111111111111111111111"}],
- "fingerprint": "5a66b6505e6834af9d850a40404977b9"}
 """
 
 LINEAGE = """
@@ -96,15 +87,6 @@ def test_stored_manifest_is_read_and_keeps_its_fingerprint(tmp_path: Path) -> No
     newer = snapshot.model_dump(mode="json") | {"shards": [shard.model_dump(mode="json") for shard in snapshot.shards]}
     assert (stored.pop("version"), newer.pop("version"), newer.pop("lists")) == (2, 3, [])
     assert stored == newer
-
-
-def test_stored_manifest_of_documents_is_read_as_one_of_shards_of_text(tmp_path: Path) -> None:
-    stored, snapshot = json.loads(DOCUMENTS), read_stored(tmp_path, DOCUMENTS)
-    assert (snapshot.fingerprint, snapshot.has_tokens, snapshot.shard_format) == (stored["fingerprint"], False, "jsonl.zst")
-    assert [shard.model_dump() for shard in snapshot.shards] == [
-        {"split": "train", "sequences": 0, "tokens": 0, **entry} for entry in stored["documents"]
-    ]
-    assert snapshot.sources["web"].license == "mit" and snapshot.files.bytes == 900
 
 
 def test_stored_manifest_of_another_version_is_refused(tmp_path: Path) -> None:

@@ -35,8 +35,7 @@ def status_lines(status: Status, output: str) -> Iterator[str]:
     if status["failures"]:
         kinds = ", ".join(f"{number:,} {kind}" for kind, number in status["failures"].items())
         yield f"failed attempts, tried again: {kinds}. The last: {status['last_failure']}"
-    messages = status["messages"] if "messages" in status else status["said"]  # of earlier versions
-    for line in messages[-_SHOWN_LINES:] if status["state"] != "finished" else ():
+    for line in status["messages"][-_SHOWN_LINES:] if status["state"] != "finished" else ():
         yield f"message: {line.strip()}"
 
 

@@ -26,7 +26,7 @@ from datapipe.rng import keyed_hash, seed_for
 from datapipe.shards.documents.writer import published_rows, published_schema
 from datapipe.shards.manifest import Snapshot
 from datapipe.shards.removed import read_removed
-from datapipe.snapshots.committed_steps import check_one_ledger, tasks_of
+from datapipe.snapshots.committed_steps import tasks_of
 from datapipe.snapshots.export.export import SPLITS, Split, shard_batches, wanted_sources
 from datapipe.snapshots.export.parts import Part
 from datapipe.stage.repositories import FILES
@@ -67,7 +67,6 @@ def _check_whole(root: Root, snapshot: Snapshot, names: list[str], cleaned: Mapp
             f"--text: {', '.join(taken[:5])}: the rows are those of another output, which has their texts. Export that "
             f"output{instead}."
         )
-    check_one_ledger(root, snapshot, "--text: ")
 
 
 def _batches(

@@ -15,7 +15,7 @@ from datapipe.config.mixture import Mixture
 from datapipe.errors import UserError
 from datapipe.records.names import WORK
 from datapipe.records.outputs import ExchangeFile, Tables
-from datapipe.snapshots.index.write import Index, check_files, open_earlier
+from datapipe.snapshots.index.write import Index, check_files, open_index
 from datapipe.stage.global_stage import Global
 from datapipe.steps.pipeline import BoundStage
 from datapipe.steps.splits import file_hash
@@ -60,7 +60,7 @@ def find_reference_rows(
             for url in urls:
                 if url not in opened:
                     _check_not_own(url, mixture, where)
-                    opened[url] = open_earlier(url, where)
+                    opened[url] = open_index(url, where)
                 if (url, source) not in checked:
                     _check_no_common_file(opened[url], where, source, paths[source])
                     checked.add((url, source))

@@ -34,7 +34,6 @@ from datapipe.snapshots.index.write import (
     IndexedRows,
     IndexedStage,
     check_files,
-    open_earlier,
     open_index,
     write_index,
 )
@@ -47,7 +46,7 @@ def make_index(outputs: Sequence[str], target: str) -> Index:
     is left as it is. Raises UserError when `target` contains anything else, when two outputs are
     about one input file, or have different stages."""
     root = Root(target.rstrip("/"))
-    made_of = {masked(url): bytes_checksum(open_earlier(url).root.read_bytes(INDEX)) for url in outputs}
+    made_of = {masked(url): bytes_checksum(open_index(url).root.read_bytes(INDEX)) for url in outputs}
     folder = ExportFolder(root=None, target=root, request={"kind": "index", **made_of})
     folder.check()
     with exclusive(root):

@@ -23,11 +23,10 @@ from pydantic_core import from_json, to_json
 
 from datapipe.errors import CorruptionError, UserError
 from datapipe.records.checksum import bytes_checksum, intact
-from datapipe.records.names import SNAPSHOT, WORK
+from datapipe.records.names import WORK
 from datapipe.records.outputs import ExchangeFile
 from datapipe.shards.document_files import files_with_hashes
-from datapipe.shards.manifest import Snapshot, read_snapshot
-from datapipe.snapshots.committed_steps import check_one_ledger
+from datapipe.shards.manifest import Snapshot
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import FINAL_TABLES
 from datapipe.steps.kind import Plan
@@ -175,14 +174,6 @@ def open_index(url: str, where: str = "") -> Index:
     UserError when there is no index, CorruptionError when it is damaged."""
     root = _root_of(url.rstrip("/"), where)
     return _INDEX.validate_python({**intact(lambda: _parsed(root, url, where)), "root": root})
-
-
-def open_earlier(url: str, where: str = "") -> Index:
-    """The index of another run, as `open_index`. Raises UserError for an output of which it lacks rows."""
-    index, output = open_index(url, where), Root(url.rstrip("/"))
-    if output.exists(SNAPSHOT):
-        check_one_ledger(output, read_snapshot(output), where)
-    return index
 
 
 def _root_of(url: str, where: str) -> Root:

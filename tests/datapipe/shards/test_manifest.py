@@ -241,7 +241,7 @@ def celled(runs: tuple[CellRun, ...] | None = RUNS, source: SourceEntry = CELLED
 
 
 def test_snapshot_with_cells_is_read_as_it_was_written(tmp_path: Path) -> None:
-    further = FurtherLength.of(celled().model_copy(update={"sequence_length": 8}), "length-8")
+    further = FurtherLength.of(celled().model_copy(update={"sequence_length": 8}))
     further = further.model_copy(update={"cells": {"web": (7, 0)}})
     snapshot = celled(further=(further,), weights={"web": 1, "web/*/a": 2}).sealed()
     for path, content in snapshot.to_files().items():

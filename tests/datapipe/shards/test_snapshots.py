@@ -18,19 +18,17 @@ from datapipe.errors import CorruptionError, SnapshotError, UserError
 from datapipe.loader import Loader
 from datapipe.loader.trace import trace_document, trace_step
 from datapipe.records.names import SNAPSHOT, WORK
-from datapipe.shards.manifest import Snapshot, read_snapshot, read_tokens
+from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.shard_table import numbered_path
-from datapipe.shards.snapshot_folder import fingerprints, snapshot_folder
-from datapipe.shards.snapshots import note_publication, pins, publications, unpin_snapshot
+from datapipe.shards.snapshot_folder import fingerprints
+from datapipe.shards.snapshots import publications
 from datapipe.snapshots.clean import clean, plan_cleaning
-from datapipe.snapshots.composed_manifest import publish_files
 from datapipe.snapshots.export.export import ExportRequest, export_snapshot
 from datapipe.snapshots.verify import verify_snapshot
-from datapipe.storage.lock import exclusive
 from datapipe.storage.root import Root
 from tests.support import runs
 from tests.support.killed_changes import is_killed
-from tests.support.snapshots import make_snapshot, write_manifest
+from tests.support.snapshots import write_manifest
 
 pytestmark = pytest.mark.medium
 
@@ -324,71 +322,3 @@ def test_clean_of_sequence_lengths_keeps_those_of_kept_snapshots(mixture, root):
     assert root.list_files("length-32") == []
     with pytest.raises(SnapshotError, match=r"no snapshot\.json"):
         clean(root.within("none"), 1)
-
-
-@pytest.fixture
-def of_before(tmp_path: Path) -> Root:
-    """An output as the version before wrote it: a further sequence length is an output in length-32/, named by a note."""
-    root = Root(str(make_snapshot(tmp_path / "out", {"web": 20})))
-    longer = Root(str(make_snapshot(tmp_path / "out/length-32", {"web": 30}, sequence_length=32)))
-    made = [read_snapshot(root), read_snapshot(longer)]
-    for target, snapshot in zip((root, longer), made):
-        target.write_atomic(f"{snapshot_folder(snapshot.fingerprint)}/snapshot.json", snapshot.to_json())
-    note = {"published_at": 1.0, "lengths": {"length-32": [made[1].fingerprint]}}
-    root.write_atomic(f"{snapshot_folder(made[0].fingerprint)}/publication.json", json.dumps(note).encode())
-    return root
-
-
-def test_further_lengths_of_the_version_before_are_shards_of_the_snapshot(of_before: Root) -> None:
-    snapshot = read_snapshot(of_before)
-    assert snapshot.sequence_lengths == (16, 32)
-    path = read_snapshot(of_before.within("length-32")).shards[1].path
-    with closing(Loader(of_before.url + "/length-32", batch_size=4, skip_shards=[path])) as old:
-        batches = [old.batch(step) for step in range(6)]
-        next(iter(old))
-        state = old.state_dict()
-    with closing(Loader(of_before.url, sequence_length=32, batch_size=4)) as new:
-        new.load_state_dict(state)
-        for step in range(1, 6):
-            assert np.array_equal(new.batch(step)["input_ids"], batches[step]["input_ids"])
-
-
-def test_pins_and_files_of_lengths_of_the_version_before_stay_until_nothing_needs_them(of_before: Root) -> None:
-    root, snapshot = of_before, read_snapshot(of_before)
-    of_length = snapshot_folder(read_snapshot(root.within("length-32")).fingerprint)
-    root.write_atomic(f"length-32/{of_length}/pin.json", b'{"pinned_at": 1.0, "why": "old"}')
-    assert [(pin.fingerprint, pin.why) for pin in pins(root)] == [(snapshot.fingerprint, "old")]
-    assert clean(root, 1).is_empty
-    old, newer = Loader(root.url + "/length-32", batch_size=4), snapshot.model_copy(update={"name": "newer"}).sealed()
-    note_publication(root, newer.fingerprint)
-    with exclusive(root) as lock:
-        publish_files(lock, newer, {}, {})
-    with closing(Loader(root.url + "/length-32", batch_size=4)) as loader:  # its own manifest, which is out of date, is gone
-        assert (loader.snapshot.fingerprint, loader.snapshot.sequence_length) == (newer.fingerprint, 32)
-    with closing(old):
-        assert old.advance() == newer.fingerprint
-        with closing(pickle.loads(pickle.dumps(old))) as copy:
-            assert np.array_equal(copy.batch(0)["input_ids"], old.batch(0)["input_ids"])
-    assert clean(root, 1).is_empty
-    assert unpin_snapshot(root, snapshot.fingerprint) == snapshot.fingerprint
-    assert [each.fingerprint for each in clean(root, 1).dropped] == [snapshot.fingerprint]
-    assert root.within("length-32").folders() == ["shards"]
-    assert read_tokens(root, None, 32).shards == snapshot.of_length(32).shards
-
-
-def test_clean_deletes_additions_of_an_earlier_version_once_no_snapshot_has_their_shards(of_before: Root) -> None:
-    root, snapshot = of_before, read_snapshot(of_before)
-    added = [f"additions/{number:05d}/{name}" for number in (1, 2) for name in ("work/run.json", snapshot.shards[0].path)]
-    for path in added:
-        root.write_atomic(path, root.read_bytes(snapshot.shards[0].path))
-    entry = snapshot.shards[0].model_copy(update={"path": added[-1], "part": 1})
-    grown = snapshot.model_copy(update={"shards": (*snapshot.shards, entry), "further": ()}).sealed()
-    for number, each in enumerate((grown, snapshot.model_copy(update={"name": "rebuilt"}).sealed())):
-        root.write_atomic(f"{snapshot_folder(each.fingerprint)}/publication.json", f'{{"published_at": {number + 2}}}'.encode())
-        with exclusive(root) as lock:
-            publish_files(lock, each, {}, {})
-    clean(root, 2)
-    assert [path for path, _ in root.list_files("additions")] == sorted(added[2:])
-    clean(root, 1)
-    assert "additions" not in root.folders()
-    assert all(root.exists(path) for path in paths(read_snapshot(root)))

@@ -42,7 +42,7 @@ execution: {split_bytes: 32KiB, bucket_bytes: 32KiB, check_disk: false}
 """
 
 
-def write_corpus(folder: Path, numbers: Sequence[int] = range(4), count: int = 150) -> None:
+def write_corpus(folder: Path, numbers: Sequence[int] = range(4), count: int = 80) -> None:
     for number in numbers:
         rng = random.Random(number)
         documents: list[dict[str, Any]] = []

@@ -5,8 +5,6 @@ en, science, 19   ─▶  en/science/19      a part for each column; "/", "\\", 
 */*/1?            ─▶  all cells whose last part is 10 to 19; "*" and "?" stand for characters of one part
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar

@@ -25,23 +25,12 @@ from datapipe.cell_names import source_of
 from datapipe.config.execution import ExecutionSpec
 from datapipe.config.fields import ByteSize, Count, Duration, Lengths, Record, Share
 from datapipe.config.interpolation import Origins, written_yaml
-from datapipe.config.mixture_schedule import (
-    MixtureSpec,
-    WeightPhase,
-    Weights,
-    linear_schedule_problems,
-    weight_phases,
-)
+from datapipe.config.mixture_schedule import MixtureSpec, WeightPhase, Weights, linear_schedule_problems, weight_phases
 from datapipe.config.problems import Problem
 from datapipe.config.sources.amount import amount_problems, sampled_stages
 from datapipe.config.sources.arrangement import control_token_problems
 from datapipe.config.sources.chat import chat_stages, stage_problems
-from datapipe.config.sources.provenance import (
-    AllowedLicenses,
-    licensed_stages,
-    licensing_problems,
-    synthetic_problems,
-)
+from datapipe.config.sources.provenance import AllowedLicenses, licensed_stages, licensing_problems, synthetic_problems
 from datapipe.config.sources.repository import join_problems, repository_stages
 from datapipe.config.sources.source import AnySource, SnapshotSource, Source
 from datapipe.config.sources.split import cell_problems

@@ -41,13 +41,7 @@ from datapipe.steps.pipeline import BoundStage
 from datapipe.steps.request import PlannedSource, Request, joined_types, row_files
 from datapipe.steps.splits import group_splits
 from datapipe.steps.stage_order import conversation_warnings, order_warnings
-from datapipe.steps.warnings import (
-    RunWarning,
-    files_warning,
-    normalized_warning,
-    same_file_warning,
-    unreadable_warning,
-)
+from datapipe.steps.warnings import RunWarning, files_warning, normalized_warning, same_file_warning, unreadable_warning
 from datapipe.storage.http import is_http
 from datapipe.storage.root import Root, is_remote
 from datapipe.weights import changes_in_words

@@ -106,7 +106,8 @@ def limits_of(mixture: Mixture, snapshot: Snapshot | None, tokens: int | None = 
             )
         sizes, shares, caps = dict[str, int](), mixture.average_shares(), dict[str, float]()
     else:
-        sizes, caps = weighting.leaf_tokens(snapshot), leaf_limits(snapshot.sources)
+        form = snapshot.sources, snapshot.shards, snapshot.sequence_length
+        sizes, caps = weighting.leaf_tokens(*form), leaf_limits(snapshot.sources)
         shares = weighting.leaf_shares(_with_weights_of(mixture, snapshot))
     names = tuple(name for name, share in shares.items() if share)
     total = mixture.mixture.tokens if tokens is None else tokens

@@ -13,8 +13,6 @@ there lists files, by the folder of their attempt, that were deleted because no 
 more. It is written before they are deleted, and they never count as present again.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import uuid

@@ -9,8 +9,6 @@ the first record stays. A task whose freed files are needed after all runs again
 next record stands beside the first, which keeps the files that were not freed until the run ends.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

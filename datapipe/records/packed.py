@@ -3,8 +3,6 @@
 A driver has the records of all tasks of a run, so their size decides how many tasks a run may have.
 """
 
-from __future__ import annotations
-
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping

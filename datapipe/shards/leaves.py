@@ -8,8 +8,6 @@ A key of weights takes leaves: a source takes itself, or those of its cells that
 that it matches, from the keys before it. The cells that a key takes divide its weight in proportion to `Cells.weights`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from math import lcm

@@ -28,15 +28,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from weakref import WeakValueDictionary
 
 import xxhash
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator, model_validator
 from pydantic_core import from_json
 
 from datapipe.errors import SnapshotError

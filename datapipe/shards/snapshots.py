@@ -19,14 +19,7 @@ from typing import Any
 from datapipe.errors import SnapshotError
 from datapipe.records.names import LISTS, SNAPSHOT
 from datapipe.shards.manifest import Snapshot, read_snapshot
-from datapipe.shards.snapshot_folder import (
-    PUBLICATION,
-    find_snapshot,
-    fingerprints,
-    has_snapshot,
-    read_note,
-    snapshot_folder,
-)
+from datapipe.shards.snapshot_folder import PUBLICATION, find_snapshot, fingerprints, has_snapshot, read_note, snapshot_folder
 from datapipe.storage.root import Root
 
 PIN = "pin.json"

@@ -124,8 +124,6 @@ class SourceEntry(Provenance, frozen=True):
         return self.model_copy(update={"weight": weight, **changed})
 
     def epoch_rows(self, shard: ShardEntry) -> int:
-        """The rows that an epoch of the source, or of its cells, has of a training shard."""
-        if self.cells is not None:
-            return sum(self.cells.times(run) * run.rows for run in shard.cells or ())
+        """The rows that an epoch of a source without cells has of a training shard."""
         repeats = 1 if self.strata is None or shard.stratum is None else self.strata.repeats[shard.stratum]
         return repeats * shard.sequences

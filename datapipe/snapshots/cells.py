@@ -6,8 +6,6 @@ The weights are integers in the proportions of the mixture: of its patterns, of 
 epoch. A cell without rows in an epoch has weight 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction

@@ -29,16 +29,7 @@ from datapipe.records.names import (
 from datapipe.records.outputs import DocumentsFile, OutputFile, Record, ShardFile
 from datapipe.shards.manifest import Snapshot
 from datapipe.shards.snapshot_folder import folder_names, read_note, snapshot_folder
-from datapipe.shards.snapshots import (
-    DATA_PATH,
-    Pin,
-    Publication,
-    data_files,
-    data_folders,
-    files_needed,
-    pins,
-    publications,
-)
+from datapipe.shards.snapshots import DATA_PATH, Pin, Publication, data_files, data_folders, files_needed, pins, publications
 from datapipe.snapshots.committed_steps import tasks_in, tasks_of
 from datapipe.snapshots.index.write import INDEX, ROWS
 from datapipe.steps.kind import Step

@@ -4,8 +4,6 @@ find(documents)  ─ some are dropped ─▶  copied for the others
                  ─ texts change     ─▶  copied for the lines that are the same, and computed for the other lines
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -18,15 +18,7 @@ from datapipe.rng import keyed_hash
 from datapipe.stage.documents import BASE_FIELDS
 from datapipe.stage.field_types import in_words, is_mixed
 from datapipe.stage.reader import RowFiles
-from datapipe.stage.repositories import (
-    FILES,
-    Files,
-    document_starts,
-    files_bytes,
-    joined_files,
-    joined_licenses,
-    paths_as_json,
-)
+from datapipe.stage.repositories import FILES, Files, document_starts, files_bytes, joined_files, joined_licenses, paths_as_json
 from datapipe.stage.segments import SEGMENTS
 
 POSITION_BITS = 40

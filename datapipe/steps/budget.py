@@ -19,8 +19,6 @@ added to a snapshot, of which nothing is removed, get what the shards of their s
 Memory: the sizes of the documents of one tokenize task.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

@@ -63,7 +63,7 @@ _OF_READING = ("format", "text", "messages", "tools", "repository", "id", "keep"
 class MapTask(Task):
     """Streams documents through fused stages: of `inputs`, or `documents` of the step before."""
 
-    kind, version, libraries = "map", max(2, *(measurement.since for measurement in MEASUREMENTS)), (UNICODE,)
+    kind, version, libraries = "map", 2, (UNICODE,)
     options, metrics_type = ("execution.split_bytes",), MapMetrics
 
     inputs: tuple[InputSplit, ...] = field(default=(), metadata=entering(lambda inputs: [split.identity() for split in inputs]))

@@ -21,7 +21,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -69,8 +69,6 @@ _SEED = seed_for(0, "clusters")
 @dataclass
 class Measurement:
     """One of the things that every map task measures and writes to files. Methods that are not overridden do nothing."""
-
-    since: ClassVar[int] = 1  # the version of `map` that first wrote these rows; `map` has at least the newest of all
 
     root: Root
     folder: str

@@ -11,8 +11,6 @@ Every document is in one span at most, so a round reads the sizes once, whatever
 256th of the documents of a cell, and 1e10 of them need six. Memory: 4 KiB a cell that is over its budget.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field

@@ -61,16 +61,7 @@ from datapipe.steps.cells import LEAST_DOCUMENT_BYTES, Axis, CellBytes, cell_has
 from datapipe.steps.decisions import Drops
 from datapipe.steps.grid import axes_of
 from datapipe.steps.guard import Failed
-from datapipe.steps.kind import (
-    LEFT_OUT,
-    WHERE_GIVEN,
-    Planning,
-    Task,
-    documents_of,
-    entering,
-    file_checksums,
-    where_given,
-)
+from datapipe.steps.kind import LEFT_OUT, WHERE_GIVEN, Planning, Task, documents_of, entering, file_checksums, where_given
 from datapipe.steps.quarantine import Quarantine
 from datapipe.steps.train import ENCODERS, is_held_out
 from datapipe.storage.root import Root

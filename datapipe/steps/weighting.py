@@ -114,11 +114,10 @@ def bounded(weights: Mapping[str, Fraction]) -> dict[str, int]:
 
 
 def epoch_tokens(sources: Mapping[str, SourceEntry], shards: Iterable[ShardEntry], sequence_length: int) -> dict[str, int]:
-    """Tokens of one epoch of each source: its training rows times their length, as often as an epoch has them."""
+    """Tokens of one epoch of each source, all its cells."""
     tokens = dict.fromkeys(sources, 0)
-    for entry in shards:
-        if entry.split == "train":
-            tokens[entry.source] += sources[entry.source].epoch_rows(entry) * sequence_length
+    for leaf, num_tokens in leaf_tokens(sources, shards, sequence_length).items():
+        tokens[source_of(leaf)] += num_tokens
     return tokens
 
 
@@ -154,7 +153,8 @@ def exhausted(snapshot: Snapshot) -> dict[str, str]:
     """A message about each source, by its name, that would exceed its `max_epochs` within the tokens to train on, or of which a
     cell would."""
     short: dict[str, list[tuple[Fraction, str, str]]] = {}
-    total, sizes, limits = snapshot.total_tokens, leaf_tokens(snapshot), leaf_limits(snapshot.sources)
+    total, limits = snapshot.total_tokens, leaf_limits(snapshot.sources)
+    sizes = leaf_tokens(snapshot.sources, snapshot.shards, snapshot.sequence_length)
     for leaf, share in leaf_shares(snapshot).items():
         limit = limits.get(leaf)
         if limit is None or total is None or not sizes[leaf]:
@@ -177,18 +177,17 @@ def exhausted(snapshot: Snapshot) -> dict[str, str]:
     return found
 
 
-def leaf_tokens(snapshot: Snapshot) -> dict[str, int]:
-    """Tokens of one epoch of each leaf: as `epoch_tokens`, of cells and of sources without cells."""
-    rows: dict[str, int] = dict.fromkeys(leaves_of(snapshot.sources), 0)
-    for entry in snapshot.shards:
+def leaf_tokens(sources: Mapping[str, SourceEntry], shards: Iterable[ShardEntry], sequence_length: int) -> dict[str, int]:
+    """Tokens of one epoch of each leaf: its training rows times their length, as often as an epoch has them."""
+    rows: dict[str, int] = dict.fromkeys(leaves_of(sources), 0)
+    for entry in shards:
         if entry.split == "train":
-            cells = snapshot.sources[entry.source].cells
-            if cells is None:
-                rows[entry.source] += snapshot.sources[entry.source].epoch_rows(entry)
-                continue
-            for run in entry.cells or ():
-                rows[leaf_name(entry.source, cells.names[run.cell])] += cells.times(run) * run.rows
-    return {leaf: count * snapshot.sequence_length for leaf, count in rows.items()}
+            source = sources[entry.source]
+            if source.cells is None:
+                rows[entry.source] += source.epoch_rows(entry)
+            for run in () if source.cells is None else entry.cells or ():
+                rows[leaf_name(entry.source, source.cells.names[run.cell])] += source.cells.times(run) * run.rows
+    return {leaf: count * sequence_length for leaf, count in rows.items()}
 
 
 def leaf_shares(snapshot: Snapshot) -> dict[str, Fraction]:

@@ -1,7 +1,5 @@
 """The figures of a tokenizer in a report: the counts of the texts that it encoded, their ratios, and its unused tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Self
 

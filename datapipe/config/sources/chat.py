@@ -10,14 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    PlainSerializer,
-    ValidatorFunctionWrapHandler,
-    WithJsonSchema,
-    WrapValidator,
-)
+from pydantic import BeforeValidator, Field, PlainSerializer, ValidatorFunctionWrapHandler, WithJsonSchema, WrapValidator
 
 from datapipe.config.fields import Record, Texts
 from datapipe.config.problems import Problem

@@ -4,14 +4,7 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    PlainSerializer,
-    ValidatorFunctionWrapHandler,
-    WithJsonSchema,
-    WrapValidator,
-)
+from pydantic import BeforeValidator, Field, PlainSerializer, ValidatorFunctionWrapHandler, WithJsonSchema, WrapValidator
 
 from datapipe.config.fields import Count, Globs, Paths, Record, Texts, Weight
 from datapipe.config.mixture_schedule import StrataSpec

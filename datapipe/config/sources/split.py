@@ -7,8 +7,6 @@ Which cells there are is known once all documents are cleaned (`steps/cells.py`)
 number of parts of a name can be wrong.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any

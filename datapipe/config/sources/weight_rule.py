@@ -6,8 +6,6 @@ Sums, products, quotients and whole powers are exact fractions. Roots, logarithm
 the standard of decimal arithmetic defines, so every machine computes the same weights.
 """
 
-from __future__ import annotations
-
 import ast
 import operator
 from collections.abc import Callable, Mapping

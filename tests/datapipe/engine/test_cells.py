@@ -194,8 +194,8 @@ def test_columns_that_make_no_cells_are_refused(tmp_path, by, message):
     corpora.write_jsonl(tmp_path / "crawl.jsonl", documents)
     keep = "[number, id_of, topic, language, hash, places]"
     source = f"  crawl: {{path: {tmp_path}/crawl.jsonl, keep: {keep}, split: {{by: {by}}}}}"
+    mixture = runs.write_mixture(tmp_path, source, "", cell_runs.TAIL)
     with pytest.raises(UserError, match=message):
-        mixture = runs.write_mixture(tmp_path, source, "", cell_runs.TAIL)
         runs.run_mixture(mixture, overrides=["execution.split_bytes=16MiB"], **IN_PROCESS)
 
 

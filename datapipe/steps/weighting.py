@@ -182,11 +182,12 @@ def leaf_tokens(sources: Mapping[str, SourceEntry], shards: Iterable[ShardEntry]
     rows: dict[str, int] = dict.fromkeys(leaves_of(sources), 0)
     for entry in shards:
         if entry.split == "train":
-            source = sources[entry.source]
-            if source.cells is None:
-                rows[entry.source] += source.epoch_rows(entry)
-            for run in () if source.cells is None else entry.cells or ():
-                rows[leaf_name(entry.source, source.cells.names[run.cell])] += source.cells.times(run) * run.rows
+            cells = sources[entry.source].cells
+            if cells is None:
+                rows[entry.source] += sources[entry.source].epoch_rows(entry)
+                continue
+            for run in entry.cells or ():
+                rows[leaf_name(entry.source, cells.names[run.cell])] += cells.times(run) * run.rows
     return {leaf: count * sequence_length for leaf, count in rows.items()}
 
 

@@ -89,13 +89,17 @@ def test_counts_of_cells_are_those_of_separate_runs(tmp_path, corpus, reference)
 
 
 SMALL = ["execution.split_bytes=8KiB", "execution.bucket_bytes=4KiB"]
+LARGE = ["execution.split_bytes=1MiB", "execution.bucket_bytes=16MiB"]
 
 
 @pytest.mark.parametrize(
     ("overrides", "options"),
     [
         pytest.param(SMALL, {"make_engine": runs.LastFirst}, id="small-turned"),
-        pytest.param(["execution.split_bytes=1MiB", "execution.bucket_bytes=16MiB"], {"workers": 2}, id="large-2-workers"),
+        pytest.param(LARGE, IN_PROCESS, id="large"),
+        pytest.param(
+            LARGE, {"workers": 2}, id="large-2-workers", marks=pytest.mark.slow
+        ),  # `test_determinism.py` stands for it
         pytest.param(SMALL, {"workers": 4}, id="small-4-workers", marks=pytest.mark.slow),
         pytest.param([], {"workers": 1}, id="1-worker", marks=pytest.mark.slow),
     ],
@@ -117,7 +121,7 @@ def test_snapshot_does_not_depend_on_how_it_was_made(tmp_path, monkeypatch, corp
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["pack.method=concat"],
+        pytest.param(["pack.method=concat"], marks=pytest.mark.slow),
         ["pack.method=buckets", "execution.keep_work=none"],
         ["pack.pool_documents=3", "shards.format=parquet"],
     ],

@@ -218,12 +218,12 @@ def test_long_conversations_are_cut_behind_an_answer_or_dropped(tmp_path: Path, 
     assert len(dropped) == counts["dropped"] and all(each["value"] > most == each["threshold"] for each in dropped)
 
 
-def test_two_workers_write_the_bytes_of_one_process(tmp_path: Path) -> None:
+def test_bytes_do_not_depend_on_how_conversations_are_cut_into_tasks(tmp_path: Path) -> None:
     rows = [*conversations(60), *BROKEN]
     whole, _ = run(mixture(tmp_path / "one", rows=rows))
     text = mixture(tmp_path / "two", rows=rows)
     text.write_text(text.read_text() + "execution: {split_bytes: 1KiB, bucket_bytes: 4KiB}\n")
-    cut, _ = run(text, make_engine=None)
+    cut, _ = run(text, make_engine=runs.LastFirst)
     assert cut.checksums == whole.checksums
     assert cut.summary.total.documents.quarantine_reasons == whole.summary.total.documents.quarantine_reasons
 

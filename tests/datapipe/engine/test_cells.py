@@ -97,9 +97,7 @@ LARGE = ["execution.split_bytes=1MiB", "execution.bucket_bytes=16MiB"]
     [
         pytest.param(SMALL, {"make_engine": runs.LastFirst}, id="small-turned"),
         pytest.param(LARGE, IN_PROCESS, id="large"),
-        pytest.param(
-            LARGE, {"workers": 2}, id="large-2-workers", marks=pytest.mark.slow
-        ),  # `test_determinism.py` stands for it
+        pytest.param(LARGE, {"workers": 2}, id="large-2-workers", marks=pytest.mark.slow),
         pytest.param(SMALL, {"workers": 4}, id="small-4-workers", marks=pytest.mark.slow),
         pytest.param([], {"workers": 1}, id="1-worker", marks=pytest.mark.slow),
     ],

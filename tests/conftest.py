@@ -1,7 +1,5 @@
 """Shared by all tests: which tests are fast, which are skipped, and the kernels compiled before the first test runs."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

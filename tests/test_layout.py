@@ -1,7 +1,5 @@
 """The folder of tests is laid out like the project: what tests share is in `support/`, and test files mirror modules."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The locked versions (`.ci/lock` writes them) satisfy every requirement of the project."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

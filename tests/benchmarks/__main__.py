@@ -8,8 +8,6 @@ Names are the modules of this folder. Each has `tables(settings)`, and `bounds(f
 run has a bound. Cells of a peer that is not installed have no figure.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import os

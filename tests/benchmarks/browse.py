@@ -4,8 +4,6 @@ The server runs in its own process. Each request is sent 100 times over HTTP, wi
 are of warm answers, after the first few.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

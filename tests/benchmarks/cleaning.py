@@ -1,7 +1,5 @@
 """Cleaning: the stages of `mixtures/fineweb.yaml` as `datapipe bench` measures them, and filters that share words."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -4,8 +4,6 @@ Near duplicates by the document: made-up documents (`tests/support/scale_corpus.
 belong to families of near duplicates, in two sizes. Every task is a task of a run, in its own process.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator

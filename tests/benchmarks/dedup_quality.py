@@ -9,8 +9,6 @@ text-dedup publishes macro-F1 0.9518 on CORE and ARI 0.7293 on NEWS-COPY. Neithe
 program 0.9518 is the mean of two precisions, 0.9587 and 0.9450; the mean of the two F1 is 0.9517.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -8,8 +8,6 @@ Generations are of so many documents each, alternately, to one output, with exac
 so that the start of workers does not count. The times are fitted by least squares: seconds = a + b * new + c * old.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import shutil

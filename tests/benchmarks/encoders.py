@@ -1,7 +1,5 @@
 """Encoding beside bare fastokens and `tokenizers.encode_batch_fast`, on one thread: the speed on texts that each sees first."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path

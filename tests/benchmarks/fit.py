@@ -7,8 +7,6 @@ compared, and the smaller ones of its recipe give a line by bytes of text, which
 Of figures by kind of work, or by class of requests, the sum is compared first.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence

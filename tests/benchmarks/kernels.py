@@ -5,8 +5,6 @@ it, so compare a kernel with itself, in one run on one machine. The bound: twice
 time.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

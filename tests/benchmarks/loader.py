@@ -8,8 +8,6 @@ work slows both; figures are medians over the rounds.
     second      the epoch that follows
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -7,8 +7,6 @@ Error: pairs of citations and web pages of a true similarity between 0.2 and 1, 
 expression of our own over `str.casefold`. The peer, datasketch, has as many permutations and is given the 5-grams.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence

@@ -18,8 +18,6 @@ megabytes has as many tasks as one of gigabytes; its buckets and shards are no s
 since tables are read by blocks of a fixed size.
 """
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from collections.abc import Iterator, Mapping, Sequence

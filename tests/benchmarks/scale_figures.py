@@ -5,8 +5,6 @@
 A record is one run; the fields of `Figures` are its names. A run that has a record is not measured again.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

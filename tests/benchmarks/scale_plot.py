@@ -1,7 +1,5 @@
 """The growth of runs as an SVG: each figure beside its value at the smallest size, over the size, on logarithmic axes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from html import escape

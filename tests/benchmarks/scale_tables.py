@@ -1,7 +1,5 @@
 """The tables of `scale`: runs by size, exponents, steps, and what the way from web archives to shards costs beside peers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

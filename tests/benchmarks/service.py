@@ -3,8 +3,6 @@
 Batches of 16 sequences of 2,048 tokens, `input_ids` in int64: 262 kB. Server and clients are their own processes.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

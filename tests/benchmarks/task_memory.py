@@ -4,8 +4,6 @@ Each task runs in its own process (`tests/support/task_processes.py`). The figur
 the imports and compiled kernels, in MiB. No peak may pass twice the bucket and 256 MiB.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Benchmarks: the sections of their README, and that each gives tables, and bounds that it can keep."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import sys

@@ -1,7 +1,5 @@
 """The comparison of a simulated run with the measured one of its size, and with smaller ones."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.benchmarks.fit import fits_of_records, printed

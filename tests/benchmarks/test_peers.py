@@ -1,7 +1,5 @@
 """Benchmarks beside peers: pairs, environments, results, and that READMEs have the figures of `peers.json`."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

@@ -1,7 +1,5 @@
 """The corpus, the processes and the arithmetic of the benchmark `scale`."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

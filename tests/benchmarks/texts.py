@@ -1,7 +1,5 @@
 """The texts that benchmarks read: English web pages of the real corpora, or made-up prose for the bounds."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Shards count until they are published, and not where they are links to published
 few more files of documents wait for their last reader.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@ SECTIONS: model ─▶ where it stands in a file, and for each of its keys the v
 a wrong value  ─▶  mixture.yaml:LINE: dotted.path: found …, expected …
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """The digest of a stage covers every module that the stage runs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ tables of a run (kept, dropped, quarantined), input files ─▶ `everything`: a
 inspect, clusters, browse, search, borderline, report.json ─▶ what is expected of each follows from these rows
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections import defaultdict

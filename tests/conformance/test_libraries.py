@@ -1,7 +1,5 @@
 """Every stage names the libraries whose versions may change what it does: fingerprints have no other versions."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

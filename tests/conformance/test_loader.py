@@ -5,8 +5,6 @@ order of shards, batches of one source, and world sizes 1 to 9, from a local fol
 cache and without. A run that moves to newer snapshots of a growing source keeps what was handed out.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack

@@ -1,8 +1,6 @@
 """What every reader must do with any file: found whole, cut anywhere, ended anywhere, with a flipped byte, empty, or too large,
 the documents are those of one plain reading, and what is lost is reported."""
 
-from __future__ import annotations
-
 import gzip
 import pickle
 import random

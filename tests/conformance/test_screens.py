@@ -4,8 +4,6 @@ SCREENS, help of every command    run in this process, on a terminal that is pre
 report, progress, plan            drawn from made-up runs with names of any length, with hostile ones among them
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 A hostile client is refused, and memory stays bounded. Each attack has its own token, as has the trainer beside it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

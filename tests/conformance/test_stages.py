@@ -1,8 +1,6 @@
 """What every stage must do with any batch. Stages are found by walking `stages/`; adding one adds it here. Stages that are
 functions of one document must do it too."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import math

@@ -3,8 +3,6 @@
 Kinds are those of `kinds.KINDS`; a new kind fails the first test until a run here has it.
 """
 
-from __future__ import annotations
-
 import errno
 import pickle
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """A small corpus of two sources in several formats, and its mixture."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

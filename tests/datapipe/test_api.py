@@ -1,7 +1,5 @@
 """`datapipe.run` and `datapipe.plan_run`: the same run as that of the command line, as data, in a program of any kind."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,8 +1,6 @@
 """The small modules that all packages use: columns, storage, libraries, activity, figures, memory of a process, samples
 and outages."""
 
-from __future__ import annotations
-
 import errno
 import os
 import pickle

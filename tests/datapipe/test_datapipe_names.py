@@ -1,7 +1,5 @@
 """What people write in mixtures and lists: names of documents, licences as SPDX writes them, and weights of any digits."""
 
-from __future__ import annotations
-
 import json
 import re
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Facts of the files of deploy/ that cannot be executed here, and the schema of `ray up`."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

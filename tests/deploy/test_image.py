@@ -1,7 +1,5 @@
 """`deploy/Dockerfile`: built with buildah on Debian's Python 3.11, and its command run as the image's user."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """`ray job submit`, as in `deploy/README.md`, from a machine that is no node."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 

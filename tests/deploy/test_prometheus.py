@@ -4,8 +4,6 @@ store with 503s ── 10.77.N.1 ══ n1: head, driver, Prometheus, half of th
                              ══ n2: the other half
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

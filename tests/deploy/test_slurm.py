@@ -1,7 +1,5 @@
 """`deploy/slurm.sbatch`, submitted as in `deploy/README.md`, to a Slurm of two nodes."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

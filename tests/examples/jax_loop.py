@@ -14,8 +14,6 @@ Five things go wrong in silence elsewhere, and are right here:
 - The state names the step, since a batch is ahead when it is saved.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -12,8 +12,6 @@ The target is held-out text of two kinds: stories, and sums. Six sources are rel
 python tests/examples/mixture_search.py FOLDER      everything, about 20 minutes of a core; prints the table
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import random

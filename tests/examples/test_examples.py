@@ -1,7 +1,5 @@
 """The examples train, and a resumed example has the losses of one that was not stopped."""
 
-from __future__ import annotations
-
 import ast
 import os
 import socket

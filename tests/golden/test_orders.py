@@ -1,8 +1,6 @@
 """Numbers that must not change by accident: they decide every document key, every order and every saved loader state. Changing
 one is a breaking change, and the commit has it."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from datapipe.columns import key_halves, key_matrix, make_keys

@@ -1,8 +1,6 @@
 """The rows that dedup stages emit for fixed texts. Indexes of earlier runs hold such rows: where these values change, raise
 the version in `row_identity` of the stage, so that rows of different meaning are never compared."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,8 +1,6 @@
 """A manifest (version 2) and a loader state (version 4) as they were written in November 2026. Every
 later version reads them, or refuses them by their version: checkpoints and snapshots outlive releases."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

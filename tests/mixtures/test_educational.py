@@ -1,7 +1,5 @@
 """The worked example of `mixtures/educational.yaml`: its commands, from annotation to a trained model to a filtered corpus."""
 
-from __future__ import annotations
-
 import os
 import random
 import re

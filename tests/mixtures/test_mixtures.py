@@ -1,7 +1,5 @@
 """Every example mixture loads and plans, and keeps the expected documents of real and generated text."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

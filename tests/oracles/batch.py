@@ -1,7 +1,5 @@
 """Labels, positions and segments of one row, from the lengths of its chunks."""
 
-from __future__ import annotations
-
 IGNORED = -100
 
 

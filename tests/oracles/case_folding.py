@@ -1,7 +1,5 @@
 """Texts without case, and their words, by Python's Unicode database."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from unicodedata import normalize

@@ -1,7 +1,5 @@
 """Components and their survivors by repainting: slow and obviously right."""
 
-from __future__ import annotations
-
 
 def groups(num_nodes: int, edges: list[tuple[int, int]]) -> list[set[int]]:
     """The component of each node."""

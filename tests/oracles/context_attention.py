@@ -4,8 +4,6 @@ A rank knows its own queries, keys and values, `cu_seqlens` of its own tokens, a
 methods, a query sees the keys of its run that do not follow it.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 

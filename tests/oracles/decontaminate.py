@@ -1,7 +1,5 @@
 """Words as decontamination compares them, their n-grams, and what is found and cut, in plain Python."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """What deduplication hashes of texts, and MinHash over sets of word tuples, by whole numbers."""
 
-from __future__ import annotations
-
 from tests.oracles.case_folding import words
 from tests.oracles.texts import MASK, mix, polynomial
 

@@ -1,7 +1,5 @@
 """Words as spaCy and as UAX #29 cut them, and the sentences of spaCy's sentencizer."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence

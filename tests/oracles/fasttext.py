@@ -1,7 +1,5 @@
 """The features of fastText and their mean, written plainly: one number after another, in float32."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from functools import lru_cache

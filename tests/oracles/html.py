@@ -1,7 +1,5 @@
 """The tags of a page, and the text outside of them, in plain Python."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Cards, IBANs, social security numbers and candidates for phone numbers by regular expressions and plain arithmetic."""
 
-from __future__ import annotations
-
 import re
 
 from datapipe.kernels.redact import phone_words

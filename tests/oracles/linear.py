@@ -1,7 +1,5 @@
 """Features and scores of linear models, one item at a time in plain Python."""
 
-from __future__ import annotations
-
 import math
 import unicodedata
 from collections import Counter

@@ -1,7 +1,5 @@
 """Rules about lines, and URLs and lists of URLs, by regular expressions."""
 
-from __future__ import annotations
-
 import re
 
 from datapipe.kernels.filters.line_rules import COUNTED, Limits

@@ -1,7 +1,5 @@
 """Orders, batches and attention of the loader, one index, one row or one rank at a time."""
 
-from __future__ import annotations
-
 from tests.oracles.texts import mix
 
 WORD = 2**64

@@ -1,7 +1,5 @@
 """Documents packed into rows by definition: lists and linear scans, regardless of time."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """E-mail and IP addresses and credentials by regular expressions and `ipaddress`, and stand-ins in plain Python."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 import unicodedata

@@ -1,7 +1,5 @@
 """Pretokens of `tokenizers` itself, and texts that are hard to cut."""
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import accumulate
 

@@ -1,7 +1,5 @@
 """What `datapipe/kernels/redact/randomness.py` makes of a value, a character at a time, from the same tables."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Repositories as documents, file by file in plain Python."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple

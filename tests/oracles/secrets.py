@@ -3,8 +3,6 @@
 The rules are read from the table of the stage.
 """
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from typing import Any

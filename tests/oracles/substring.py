@@ -1,7 +1,5 @@
 """Repeated spans in plain Python: tokens, and repeated bytes by comparing all windows with all."""
 
-from __future__ import annotations
-
 import unicodedata
 
 from datapipe.kernels.text.unicode_classes import UNSPACED, codes_of

@@ -1,7 +1,5 @@
 """Lines, paragraphs and spans of three sentences, and their hashes, in plain Python."""
 
-from __future__ import annotations
-
 import unicodedata
 
 from datapipe.kernels.text.marks import END_CHARS

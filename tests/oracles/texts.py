@@ -1,7 +1,5 @@
 """Hashes, characters, words, lines and normal forms of texts, one character at a time in plain Python."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Iterable, Iterator
 from itertools import takewhile

@@ -1,7 +1,5 @@
 """A mixture over some 40 MB of real prose, web pages and code, in several formats and compressions, on every engine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow as pa

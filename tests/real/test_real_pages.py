@@ -1,7 +1,5 @@
 """`extract.html` on real pages: the main texts that people marked, and charsets whose declarations are removed."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Callable, Iterator

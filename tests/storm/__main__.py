@@ -7,8 +7,6 @@ python -m tests.storm --seed 1 --round kill:4               one round again, as 
 Exit status 1 if anything was wrong.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import shutil

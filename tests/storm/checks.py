@@ -11,8 +11,6 @@ all kinds but one (`tests/support/dedup_runs.py`). A run takes about 2 s in one 
 Files of the ledger are read as text, whatever their form: a record names the folders of its attempts.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -5,8 +5,6 @@
 Tasks of a run in a fork run in it, one after the other, so a task that crashes ends the run, and that is seen.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import multiprocessing

@@ -6,8 +6,6 @@ A process that lost its parent keeps the mark, so orphans are found whoever adop
 /dev/shm is the machine's, and what is left there is not searched.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

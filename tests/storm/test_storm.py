@@ -1,7 +1,5 @@
 """A short storm: one small round of each kind that is quick. `python -m tests.storm` is the long one."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Annotations of a few documents against a chat server, in this process and by a clock that never waits."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -1,7 +1,5 @@
 """Real pages with the text that people marked as their main text, and how well an engine finds it."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -3,8 +3,6 @@
 folder  ─▶  files with planted data  ─▶  a run (`finished.py`)  ─▶  `Browsed`: the endpoints, by name and options
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator

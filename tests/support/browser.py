@@ -4,8 +4,6 @@ One browser serves all tests of a process; each test gets its own windows. A pag
 error, scroll only downwards, and cut or overlap no text.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A store of shards in a folder, for tests of the cache: files of random bytes and their manifest entries."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path

@@ -4,8 +4,6 @@ A document's language and topic are kept fields, and its quality is the score of
 language, and a few appear twice.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Certificates of an authority made for a test."""
 
-from __future__ import annotations
-
 import datetime
 import ipaddress
 from pathlib import Path

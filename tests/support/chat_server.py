@@ -8,8 +8,6 @@
 Every response is written by hand to the socket, so that it can break off, lie about its length or be no HTTP at all.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

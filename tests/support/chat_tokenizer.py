@@ -1,7 +1,5 @@
 """A small byte-level tokenizer with the control tokens of chats and of filling in the middle, and conversations for it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from typing import Any

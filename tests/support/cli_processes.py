@@ -1,7 +1,5 @@
 """Real `datapipe` processes for tests that kill them. Tests end each process by its id."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

@@ -3,8 +3,6 @@
 A command that runs a mixture or a user's code, and one that is killed, runs in its own process (`cli_processes.py`).
 """
 
-from __future__ import annotations
-
 import io
 import os
 import signal

@@ -1,7 +1,5 @@
 """Generated corpora: English-like prose, code, exact and near duplicates, all from a seed."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

@@ -4,8 +4,6 @@ PUT has copies, and each request of an upload in parts. DELETE has uploads that 
 deletes of many objects at once.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager

@@ -1,7 +1,5 @@
 """Runs stages that cut without the engine: the bytes cut from each document, and the parts between cut points."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Decisions of filters on single texts, for tables of one line a case: the rule that drops a text, and what it measured."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, TypeVar
 

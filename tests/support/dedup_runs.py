@@ -5,8 +5,6 @@
 Duplicates cross files and sources. Buckets are small, so every exchange has several, and components are computed in rounds.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Tasks for tests of what runs tasks: a sample of no documents, which ends at once."""
 
-from __future__ import annotations
-
 from datapipe.records.outputs import TableFile
 from datapipe.steps.train import SampleTask
 

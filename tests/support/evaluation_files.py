@@ -1,7 +1,5 @@
 """Evaluation files of our own, for tests of decontamination."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Rows of an exchange drawn from a seed, written to files, and the same rows sorted by plain Python."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any

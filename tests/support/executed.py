@@ -1,7 +1,5 @@
 """The modules of datapipe and stages that run inside a block, as the interpreter reports them."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

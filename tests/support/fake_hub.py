@@ -1,7 +1,5 @@
 """A Hugging Face Hub on loopback, as far as reading and committing the files of one data set needs it."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

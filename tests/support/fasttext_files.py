@@ -1,7 +1,5 @@
 """Small fastText model files, written from nothing, and fasttext-predict as the oracle of models."""
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Stages that keep every document. The first attempt at one with a certain first word ends its process, or stands still."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -10,8 +10,6 @@
 The workers of pytest-xdist share them: the first that asks makes one, under a lock in the folder above their own.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import sys

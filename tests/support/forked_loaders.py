@@ -3,8 +3,6 @@
 Prints the shape of the first batch, or the error of a worker.
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 

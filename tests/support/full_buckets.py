@@ -3,8 +3,6 @@
 unit  ─▶  rows of the tables that a task reads  ─▶  exchange files of several runs  ─▶  one task over all of their hashes
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Stages that are functions of one document, for the tests of what every stage must do."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

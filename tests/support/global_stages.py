@@ -1,7 +1,5 @@
 """Runs a global stage in memory as the engine does: exchanges in order, buckets by hash, rounds until the last."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@
 python -m tests.support.grid_picture       writes it again
 """
 
-from __future__ import annotations
-
 import random
 import re
 import tempfile

@@ -1,7 +1,5 @@
 """A corpus that grows, a run that follows it, and a training loop that moves with it, each its own process."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

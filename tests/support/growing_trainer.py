@@ -7,8 +7,6 @@ for a newer snapshot, and the others move to it. FOLDER gets a checkpoint every 
 loss and snapshot. The loop ends when FOLDER/stop exists.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A stage that crashes, stalls or raises on marked documents, and a corpus for it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.support import corpora, runs

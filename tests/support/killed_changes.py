@@ -1,7 +1,5 @@
 """Commands that are killed before any one of the changes that they make to files, and what a folder then holds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path

@@ -16,8 +16,6 @@ The last two have no labels for documents of different pairs. Two more files, `c
 (104,000 papers) and NEWS-COPY, which text-dedup publishes its figures on, are not among the data at hand.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import re

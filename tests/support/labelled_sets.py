@@ -9,8 +9,6 @@
 | `web` | pieces of 2,000 characters | novels, a book on Rust; not crawled pages | one document |
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ Collecting the tests imports every test file. Torch takes 4 s of CPU time to imp
 test that needs them.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The ledger of an output as it lies on the disk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from datapipe.records.commit_files import FORGET, FREED, CommitFiles, lines_of

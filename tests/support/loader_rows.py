@@ -1,7 +1,5 @@
 """Which rows the batches of a loader have. In the snapshots of `tests.support.snapshots`, the first token identifies a row."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from itertools import islice

@@ -4,8 +4,6 @@ this process ── bridge 10.77.N.1 ══ machine 10.77.N.2
                                  ══ machine 10.77.N.3
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Texts in which the spans to find are marked, so that a case of a table is one line: "from ⟦8.8.8.8⟧ to 10.0.0.1"."""
 
-from __future__ import annotations
-
 import re
 
 

@@ -1,7 +1,5 @@
 """Reads MDS folders sample by sample, from the description of the format: the oracle of the writer."""
 
-from __future__ import annotations
-
 import json
 import struct
 from pathlib import Path

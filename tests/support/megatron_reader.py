@@ -1,7 +1,5 @@
 """Reading Megatron's .bin and .idx as the format is written down, sharing nothing with the writer."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

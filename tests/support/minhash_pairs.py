@@ -1,7 +1,5 @@
 """Pairs of texts of known similarity."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

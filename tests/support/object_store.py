@@ -1,7 +1,5 @@
 """An S3 server on loopback, in this process or in its own."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Packed documents and shards of them for tests: every token gives its document and position, every document ends with id 0."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

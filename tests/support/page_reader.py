@@ -1,7 +1,5 @@
 """A reader of pages, for tests of what comes before extraction."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import ClassVar, Literal

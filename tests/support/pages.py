@@ -1,7 +1,5 @@
 """Web pages for tests, made by us: random ones for oracles, and articles for engines."""
 
-from __future__ import annotations
-
 import numpy as np
 
 NAMES = (

@@ -1,7 +1,5 @@
 """A filter that keeps a share by the scores that documents bring with them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Literal

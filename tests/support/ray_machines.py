@@ -1,7 +1,5 @@
 """A Ray cluster of two machines of one core, with job server and figures: `ray start` as in deploy/README.md, on each."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The worker processes of Ray on this machine that run one of our tasks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

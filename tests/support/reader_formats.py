@@ -1,7 +1,5 @@
 """Files of every format that a reader takes, made of texts, and compressed files of many members."""
 
-from __future__ import annotations
-
 import bz2
 import csv
 import gzip

@@ -1,7 +1,5 @@
 """Reads files through a reader, as the engine does, into plain Python."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

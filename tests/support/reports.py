@@ -1,7 +1,5 @@
 """Reports of runs that never were, with any number of sources and rules, and any names."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Mixtures over repositories: files of code, and a tokenizer with tokens between files."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs of whole mixtures for tests: a small mixture file, and the run of it in this process with local workers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

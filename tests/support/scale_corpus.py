@@ -9,8 +9,6 @@ twelve words; the last is one of a pool that has a twentieth as many lines as th
     the others         their own words            a line of the pool
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Texts with made-up secrets for the kernels that find them, and what the oracle makes of their hits."""
 
-from __future__ import annotations
-
 import random
 from functools import cache
 

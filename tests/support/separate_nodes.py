@@ -5,8 +5,6 @@ are not permitted.
                                                             in the place of each that is hidden
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Servers of batches for tests: each is its own process, `datapipe serve`, with its own cache."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -4,8 +4,6 @@ It compares every batch with that of a loader of the files until the file STOP e
 tells that it has begun, the last one its steps and the longest time that it waited for one.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -1,7 +1,5 @@
 """A Slurm of two nodes, each its own machine (`machines.py`). The controller and munge run here."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """A disk of a few MiB, which fills up: a tmpfs that this process mounts. Skips where mounting is not permitted."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

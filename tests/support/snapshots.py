@@ -4,8 +4,6 @@ Token t of sequence n (counted over sources in the order given, training before 
 end of text and the padding. So `(row[0] - 1) // S` is the number of a row's sequence, and a wrong row cannot go unnoticed.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path

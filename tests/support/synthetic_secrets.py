@@ -3,8 +3,6 @@
 Tokens are drawn for every row of `stages/redact/rules/secrets.toml`, values for every alphabet and length of `VALUES`.
 """
 
-from __future__ import annotations
-
 import random
 import string
 from collections.abc import Iterator

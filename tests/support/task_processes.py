@@ -3,8 +3,6 @@
 a server that has imported and compiled all  ─ fork ─▶  one task  ─▶  its record, and its peak beyond what the server has
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle

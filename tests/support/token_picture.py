@@ -5,8 +5,6 @@
 python -m tests.support.token_picture       writes it again
 """
 
-from __future__ import annotations
-
 import io
 import tempfile
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Small tokenizer.json files as published tokenizers have them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 

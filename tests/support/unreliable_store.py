@@ -7,8 +7,6 @@ A fault hits the requests of a method whose path holds `path`, the first `times`
 passes through untouched.
 """
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import socket

@@ -3,8 +3,6 @@
 The files of a smaller corpus are the first ones of a larger one. Memory does not grow with them.
 """
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

@@ -12,8 +12,6 @@ Each byte of the pages is stored as its position in the pool of their words, in 
 is a gather from another pool.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -6,8 +6,6 @@
 Rows of files between steps count, and every byte of shards, of documents and of the tokenizer.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

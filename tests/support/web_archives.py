@@ -1,7 +1,5 @@
 """Web archives for tests: records of WARC and ARC, in every packing, and what a reader finds in them."""
 
-from __future__ import annotations
-
 import gzip
 import random
 from collections import Counter

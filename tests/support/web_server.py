@@ -6,8 +6,6 @@ with web_server() as server:
     url = server.url("/a.txt")
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A comparison with one peer: programs of both sides, run in turn."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

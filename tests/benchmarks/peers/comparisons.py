@@ -1,7 +1,5 @@
 """All comparisons, and the tables of their results. All of it runs on one core."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 

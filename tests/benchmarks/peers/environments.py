@@ -1,7 +1,5 @@
 """Environments of peers, one for each, under the cache folder of the user: made by uv, and again when their pins change."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Loaders beside each other: the first epoch of the same random rows, in the form that each library writes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path

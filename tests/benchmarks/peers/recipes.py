@@ -7,8 +7,6 @@ are not in it. The peer takes `few` and `some`; ours takes `some` and `many`, si
 both keep are those of `some`.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import tempfile

@@ -3,8 +3,6 @@
 {"version": 1, "comparisons": {"loader, input_ids: torch": {"peer": "torch 2.13.0", "pairs": [[31.2, 130.9], …], …}, …}}
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Mapping

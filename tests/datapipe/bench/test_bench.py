@@ -1,7 +1,5 @@
 """A bench does the work of a run on a sample: its counts equal those of a run, and it leaves no file."""
 
-from __future__ import annotations
-
 import json
 import os
 import queue

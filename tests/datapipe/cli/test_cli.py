@@ -1,7 +1,5 @@
 """Commands beside others: pinned snapshots and cleaning, annotation by real processes, and stores that do not answer."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

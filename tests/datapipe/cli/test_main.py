@@ -1,8 +1,6 @@
 """The command line: exit status, error messages, and the output of each command. The width of its screens is checked in
 tests/conformance/test_screens.py."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

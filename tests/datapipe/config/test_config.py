@@ -1,7 +1,5 @@
 """From text to plain data: YAML with its lines, references, overrides, and numbers with fields."""
 
-from __future__ import annotations
-
 import sysconfig
 from collections.abc import Callable
 from fractions import Fraction

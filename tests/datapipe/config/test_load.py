@@ -3,8 +3,6 @@
 That every key refuses every wrong value in one line is in tests/conformance/test_configuration.py.
 """
 
-from __future__ import annotations
-
 import glob
 import re
 from fractions import Fraction

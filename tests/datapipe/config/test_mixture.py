@@ -1,7 +1,5 @@
 """A mixture: written out and read back, its schedule and shares, its licences."""
 
-from __future__ import annotations
-
 import pickle
 from fractions import Fraction
 from math import gcd

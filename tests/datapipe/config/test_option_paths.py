@@ -1,7 +1,5 @@
 """Options of type `Path`: URLs become local files, patterns the files that match, and errors name option and line."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal

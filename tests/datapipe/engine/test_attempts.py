@@ -1,7 +1,5 @@
 """Attempts: which tasks go first, when a second attempt starts, which end counts; and those of the local engine's workers."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Runs whose stages read files at URLs: the same documents as with local files, run again when a file changes."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

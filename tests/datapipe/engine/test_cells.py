@@ -1,7 +1,5 @@
 """A source that is split: its cells are those of a slow oracle, whatever ran them, and equal to those of separate runs."""
 
-from __future__ import annotations
-
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sources of conversations, from their files to batches with labels."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter

@@ -4,8 +4,6 @@ All four stages of deduplication run over two sources (`tests/support/dedup_runs
 cluster in `test_ray.py`, over the same corpus; runs that are stopped are in `tests/conformance/test_steps.py`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 """Fields that the mixture names and the input lacks, and documents that are pages before their extraction: reported before
 anything runs."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One type for a kept column of a source, whichever files come first and whichever stages follow."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

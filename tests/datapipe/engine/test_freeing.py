@@ -1,8 +1,6 @@
 """Files under work/ that go while the run goes on: the snapshot is the same, nothing runs twice, and what needs a file that is
 gone makes it again, or is refused with a reason."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path

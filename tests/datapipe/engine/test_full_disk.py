@@ -1,7 +1,5 @@
 """A run on a disk that is full: it reports that, gives back what failed attempts wrote, and goes on where room is made."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

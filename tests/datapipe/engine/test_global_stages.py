@@ -1,7 +1,5 @@
 """Global stages in whole runs: who survives across sources, what a task gets of the decisions, and what stops a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 `tests/stages/read` has what each reader does with damage; here it is what a run makes of it.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

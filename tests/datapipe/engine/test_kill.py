@@ -1,8 +1,6 @@
 """SIGKILL at random moments, then the same command: no worker is left, nothing runs twice, and all that was committed is the
 same, byte for byte. The run has all four stages of deduplication, with components in rounds (`tests/support/dedup_runs.py`)."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

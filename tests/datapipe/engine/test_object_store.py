@@ -1,7 +1,5 @@
 """A run whose input and output are on an object store: the same shards, resumed there, streamed from there."""
 
-from __future__ import annotations
-
 import json
 import random
 import threading

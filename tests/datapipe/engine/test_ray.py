@@ -1,7 +1,5 @@
 """The Ray engine on a real cluster of two nodes: the bytes of local workers, user stages shipped, lost tasks retried."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Attempts of the Ray engine that no one wants any more are withdrawn, and a node that has no datapipe reports it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

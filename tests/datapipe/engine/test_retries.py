@@ -1,7 +1,5 @@
 """What follows from ends of attempts and from outages, decided without any process and with a clock of the test's own."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any

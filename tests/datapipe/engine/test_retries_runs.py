@@ -1,7 +1,5 @@
 """Whole runs with a stage that crashes or stalls its worker: the document is named, and the run ends or goes on without it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

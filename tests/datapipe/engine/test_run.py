@@ -1,7 +1,5 @@
 """Whole runs: what they write, do not do again and refuse; the history that they leave, and the kernels that they need."""
 
-from __future__ import annotations
-
 import json
 import os
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Credentials of URLs and variables appear in no file and no line that a run or a command writes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

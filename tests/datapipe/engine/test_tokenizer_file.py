@@ -1,7 +1,5 @@
 """The user's tokenizer, what is refused of it and printed of its special tokens; and training of one from files."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Buckets of bounded size: every row once, whole hashes together, hot keys in chunks that begin with the group's first row."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

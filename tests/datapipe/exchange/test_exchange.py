@@ -1,7 +1,5 @@
 """Rows of exchange files come back once and in order, from any range; every damaged bit of a committed file is found."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path

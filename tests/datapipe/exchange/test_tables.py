@@ -1,7 +1,5 @@
 """Facts in Parquet files: the rows that were added, cut texts, names with their own meaning."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One finished output with documents of every fate, for all tests of the package."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from shutil import copytree
 

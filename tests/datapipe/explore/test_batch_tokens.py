@@ -1,7 +1,5 @@
 """`datapipe inspect OUTPUT --step N --tokens` shows the documents of a batch, their control tokens and what no loss counts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

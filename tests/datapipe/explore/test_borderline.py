@@ -1,7 +1,5 @@
 """What the page copies for a threshold, pasted into the mixture, decides what its slider shows: over every kind of slider."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Mapping

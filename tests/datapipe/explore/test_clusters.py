@@ -3,8 +3,6 @@
 Which clusters there are: tests/conformance/test_exploring.py.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """SQL over an output: what a query may not do, and what is printed of it. Its rows: tests/conformance/test_exploring.py."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

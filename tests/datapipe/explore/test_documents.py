@@ -1,7 +1,5 @@
 """What `inspect` finds: documents by every name, evaluation sets, and what only one of two outputs keeps."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """Clusters on a terminal and in a log: what differs is marked, what is missing is reported, and long texts are cut."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The HTTP server against hostile clients: other hosts, guesses, slow and broken connections."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import socket

@@ -1,7 +1,5 @@
 """Sweeps of thresholds beside runs that drop by them, and distributions: each document once, on its side of the threshold."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

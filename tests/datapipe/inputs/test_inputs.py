@@ -1,7 +1,5 @@
 """Finding input files by globs, on a local disk and on an object store, through links, each file once."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Lists of input files: `@files.txt`, on a disk, a web server and an object store."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import lzma

@@ -1,7 +1,5 @@
 """Input files that change, go or are replaced while a run reads them: the run fails, names the file, and mixes nothing."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Sums over blocks of bytes and searches of eight bytes at a time: at every offset within a block and within eight bytes."""
 
-from __future__ import annotations
-
 import json
 import random
 from itertools import pairwise, product

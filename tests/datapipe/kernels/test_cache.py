@@ -6,8 +6,6 @@ Each test makes its own package with small kernels, and runs it in other process
     shop/kernels.py    @kernel double (calls doubled), @kernel negate (calls nothing)
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

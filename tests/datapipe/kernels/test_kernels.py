@@ -1,7 +1,5 @@
 """What all kernels share: hashes, tables, annotations and signatures, and numbers that are the same on every machine."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterator

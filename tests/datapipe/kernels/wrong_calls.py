@@ -5,8 +5,6 @@ longer sees the mistake, the check of types fails.
 """
 # pyright: reportUnnecessaryTypeIgnoreComment=error
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

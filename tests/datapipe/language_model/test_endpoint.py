@@ -1,7 +1,5 @@
 """Endpoints, keys that cannot be used, and completions."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """When requests begin, by a clock of the test."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """The fields of a batch and its counts over all ranks, against plain Python; and the memory that batches are built in."""
 
-from __future__ import annotations
-
 import shutil
 import warnings
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Labels, weights and counts of targets where a source has tokens that no loss counts, against plain Python."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

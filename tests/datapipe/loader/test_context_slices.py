@@ -1,7 +1,5 @@
 """Documents split over context ranks: attention by their parts is attention over whole rows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

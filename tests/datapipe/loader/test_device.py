@@ -3,8 +3,6 @@
 Loaders in checkpoints of torch.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -4,8 +4,6 @@ A real S3 server on loopback, behind a proxy that fails on request. Every failur
 blocks from the store, and by a ShardCache that fetches whole shards.
 """
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """States, positions, ends and copies of a loader. That a restored one continues exactly: `tests/conformance/test_loader.py`."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import pickle

@@ -1,7 +1,5 @@
 """Arguments of a loader that are wrong; what it imports; and Ctrl-C while a program waits for a batch."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import signal

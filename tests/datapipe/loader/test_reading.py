@@ -1,7 +1,5 @@
 """Rows by address, in the order of the request, from any shards; damaged ones are named or replaced."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tracemalloc

@@ -3,8 +3,6 @@
 All ranks together take the global batch. The trace after any history: `tests/conformance/test_loader.py`.
 """
 
-from __future__ import annotations
-
 import math
 import pickle
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Locks of files, and files that appear whole."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

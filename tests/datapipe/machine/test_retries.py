@@ -1,7 +1,5 @@
 """Pauses between attempts, and attempts after errors."""
 
-from __future__ import annotations
-
 import pytest
 
 from datapipe.machine.retries import RetryPolicy, retry_io

@@ -1,7 +1,5 @@
 """What a screen shows: nothing of another party controls a terminal, and no URL shows its credentials."""
 
-from __future__ import annotations
-
 import io
 import json
 import random

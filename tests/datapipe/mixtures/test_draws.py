@@ -1,7 +1,5 @@
 """Draws have the moments of their distribution, depend on names alone, and stay within limits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The swarm of weights obeys caps and bounds, and a loader and a run take its rows."""
 
-from __future__ import annotations
-
 import csv
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tables of weights and metrics, together or apart; what is wrong with one is named with its line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Measures equal their definitions, and models are measured on labelled files as counting by hand measures them."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Samples of labelled texts: which documents they hold."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 

@@ -1,7 +1,5 @@
 """`datapipe classifier train`: its documents, models and cards, the same bytes however often and on what."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """Labelled texts are chosen by their hashes, and models are trained to the same bytes each time."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import random

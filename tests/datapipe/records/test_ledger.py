@@ -1,7 +1,5 @@
 """The ledger: a record is there whole or not at all, and only while its outputs are; a damaged line costs no other."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Files of options on other machines: taken from OUTPUT by content, and never another content than the planned one."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Versions of libraries in fingerprints: equal ones count as one, and the content stays readable beside them."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

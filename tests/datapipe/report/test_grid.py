@@ -1,7 +1,5 @@
 """The grid of a source that is cut into cells, in tables of sums and in a picture of all cells."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """A real server and its clients: the loader over the network is the loader of the files, byte for byte."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Tokens, rates and slots of a server, and what it keeps of its outputs."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import threading

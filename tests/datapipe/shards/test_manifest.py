@@ -1,7 +1,5 @@
 """The shards of a manifest as columns; absurd content of others is refused in one sentence."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import json

@@ -1,7 +1,5 @@
 """Shards that are cut short while they are open: every read is right, or an error that names the file. No process ends."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Shards: written with the same bytes however rows arrive, read by any thread, joined to documents without those taken down."""
 
-from __future__ import annotations
-
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

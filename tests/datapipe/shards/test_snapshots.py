@@ -1,7 +1,5 @@
 """Every publication is its own snapshot: it loads, verifies and resumes while others are published and cleaned."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """What becomes of a snapshot whose source is split: drawn, grown, taken down, exported, and mixed into another output."""
 
-from __future__ import annotations
-
 import shutil
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`datapipe clean --work`: it leaves what `execution.keep_work: none` leaves, and the snapshot is whole."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from contextlib import closing

@@ -1,7 +1,5 @@
 """What is published of packed rows: what is drawn when, and what is wrong with a validation split."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

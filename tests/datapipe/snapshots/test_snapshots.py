@@ -1,7 +1,5 @@
 """Real runs that take the rows of other outputs: what is drawn of them, that nothing is made again, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

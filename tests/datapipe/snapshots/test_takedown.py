@@ -1,7 +1,5 @@
 """Documents that are taken down from real outputs: no batch has them from the next snapshot on, and all before stays."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterable, Iterator

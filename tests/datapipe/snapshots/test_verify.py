@@ -1,7 +1,5 @@
 """A snapshot is whole, or every file that is not is named: flipped, cut short, gone, wrong in the manifest, or nobody's."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 

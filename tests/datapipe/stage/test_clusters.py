@@ -1,7 +1,5 @@
 """Clusters of documents that are alike."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest

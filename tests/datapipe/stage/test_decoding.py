@@ -1,7 +1,5 @@
 """Decompression, which gives all there is before it reports damage; windows of more than 128 MiB."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import json

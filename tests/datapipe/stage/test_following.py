@@ -1,7 +1,5 @@
 """Words and lines of documents that stages have dropped or edited, beside those that are found again."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

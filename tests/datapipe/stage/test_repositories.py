@@ -1,7 +1,5 @@
 """Whole runs over repositories whose files are records of their own: documents, counts, licences, takedowns, kills, engines."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

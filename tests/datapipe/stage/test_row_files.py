@@ -1,7 +1,5 @@
 """Records that list the files of a repository: their documents, by the oracle, and what becomes of odd files."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -1,7 +1,5 @@
 """The column of segments: what a stage returns becomes a row of it, and what is none is refused."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 

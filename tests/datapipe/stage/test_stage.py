@@ -1,7 +1,5 @@
 """The records and columns of the contract: rules, results, ranks, shares, licences, dates, cut points, documents."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone

@@ -1,7 +1,5 @@
 """Which document of several is kept, and the types of kept fields."""
 
-from __future__ import annotations
-
 import json
 from functools import reduce
 from itertools import permutations

@@ -1,7 +1,5 @@
 """Stages that see some of the documents: they treat these as if there were no others, which pass unchanged, and are counted."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import random

@@ -1,7 +1,5 @@
 """Budgets of tokens: the greatest prefix of documents in the order of their shuffle, whatever found it and packed it."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

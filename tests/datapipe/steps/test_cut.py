@@ -1,7 +1,5 @@
 """The cut of a filter that keeps a share: the documents of the highest scores, found in a few rounds."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Parts of tasks: values in the type of their column, samples of clusters, decisions that find their documents in any file."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, date, datetime

@@ -1,7 +1,5 @@
 """Segments of documents stay with their text when stages edit and cut it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

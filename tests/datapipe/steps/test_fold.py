@@ -1,7 +1,5 @@
 """Folds of what tasks measured: the report, the tokenizer and the warnings are those of the files themselves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A document that makes a stage raise costs itself and nothing else; results that break the contract are refused."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

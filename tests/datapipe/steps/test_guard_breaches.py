@@ -1,7 +1,5 @@
 """Runs with stages that break their contract: reported once, with the line of code and the document, never retried."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

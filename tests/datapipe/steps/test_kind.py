@@ -2,8 +2,6 @@
 that the outputs depend on, and no other.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import fields, replace
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """A kind of work that the test adds: one class, listed among the kinds, is planned, run, killed, resumed and estimated."""
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What map tasks measure reaches the files of their tasks, once for each document."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path

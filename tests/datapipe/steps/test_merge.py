@@ -1,7 +1,5 @@
 """Token rows that are merged before they are packed: how often a row is read, and which files a task names."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

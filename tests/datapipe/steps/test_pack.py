@@ -1,7 +1,5 @@
 """Packing: every token of a task once, in rows that plain Python reads again; lengths, buckets and padding of whole runs."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Runs that keep a share of a source: exactly the documents of the highest scores, whatever ran them."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence

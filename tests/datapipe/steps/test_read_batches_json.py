@@ -1,7 +1,5 @@
 """Documents that are made of fields which are no text: the JSON text of an object, the same from every format."""
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile

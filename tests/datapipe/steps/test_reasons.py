@@ -1,7 +1,5 @@
 """What `plan` prints of a run: why a step would run, after each kind of change, and what the run would write."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from shutil import copytree

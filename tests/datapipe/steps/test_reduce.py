@@ -1,7 +1,5 @@
 """Reducing, merging and gathering rows of exchange files, against plain Python: whatever the ranges, files and limits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
 from pathlib import Path

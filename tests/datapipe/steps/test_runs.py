@@ -1,7 +1,5 @@
 """How many runs a bucket reads of, against lanes that are filled one file at a time; groups follow from content."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Documents that a stage cannot process: those that it names, and those that make it raise."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

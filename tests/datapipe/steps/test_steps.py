@@ -1,7 +1,5 @@
 """Steps of a plan and their names, the order of stages, the code that a kind of task reaches, and limits that are exact."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

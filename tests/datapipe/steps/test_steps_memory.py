@@ -4,8 +4,6 @@ In memory, stage by stage: `tests/stages/dedup/`. Chains of 100,000 documents: `
 Steps without a comparison, as a corpus grows: `tests/conformance/test_steps.py`.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from pathlib import Path

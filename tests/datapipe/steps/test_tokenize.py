@@ -1,7 +1,5 @@
 """Samples, training and tokenizing, against plain Python; tokens around documents, and what the report counts."""
 
-from __future__ import annotations
-
 import base64
 from collections import Counter
 from collections.abc import Iterable

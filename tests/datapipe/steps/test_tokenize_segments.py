@@ -1,7 +1,5 @@
 """Whole runs of documents with segments: ids and mask in shards and exports are those of each document by itself."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from itertools import chain, groupby

@@ -1,7 +1,5 @@
 """Sources in strata, from a column of their documents to their own shards; and whatever reads those."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Another version of a library: what runs again, what `--trust-records` keeps, and where it is written that it was kept."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Warnings of runs: each with a run that causes it, and with one that does not."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Weights by temperature and UniMax: limits, exactness and epoch caps."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from math import gcd
 from typing import Any

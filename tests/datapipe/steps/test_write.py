@@ -1,7 +1,5 @@
 """Runs without a tokenizer: cleaned documents in files, as a snapshot."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter

@@ -1,7 +1,5 @@
 """Files at URLs in the cache of the machine: fetched once, seen when they change, whole after a kill, unused ones deleted."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

@@ -1,7 +1,5 @@
 """Files of web servers, whole and by ranges, through redirects and failures, and runs over them."""
 
-from __future__ import annotations
-
 import base64
 import errno
 import random

@@ -1,7 +1,5 @@
 """Outputs on an object store: the lease that one run holds, and conditional writes."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

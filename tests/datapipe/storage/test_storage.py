@@ -1,7 +1,5 @@
 """Stores by URL: local folders, S3 that is slow or loses answers, and data sets of the Hugging Face Hub."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json

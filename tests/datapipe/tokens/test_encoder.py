@@ -1,7 +1,5 @@
 """The encoder: long documents, facts about files, and files that are refused. Its ids are compared in `test_proof.py`."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

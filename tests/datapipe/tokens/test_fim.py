@@ -1,7 +1,5 @@
 """Fill in the middle: equal to a document at a time, the share within its bound, and every document comes back."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from functools import cache

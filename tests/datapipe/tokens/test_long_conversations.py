@@ -1,7 +1,5 @@
 """Conversations of too many tokens, beside a loop over every token."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Packing: every token once and in order, each method as its definition has it, padding within its limit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

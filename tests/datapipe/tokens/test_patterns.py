@@ -1,7 +1,5 @@
 """Texts are cut exactly as `tokenizers` cuts them, by every pattern; long texts are cut, and words are counted."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from typing import get_args

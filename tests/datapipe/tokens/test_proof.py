@@ -1,7 +1,5 @@
 """The proof of a tokenizer: fastokens encodes where its ids are those of `tokenizers`, and nowhere else."""
 
-from __future__ import annotations
-
 import json
 from copy import deepcopy
 from dataclasses import replace

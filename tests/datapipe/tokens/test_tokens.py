@@ -1,7 +1,5 @@
 """Control tokens that text never becomes, rank files of tiktoken, training, and counts of texts and tokens."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Text that spells control tokens never becomes one, in any case and spacing, whatever the tokenizer and what is around it."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from typing import Any

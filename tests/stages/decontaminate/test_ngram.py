@@ -1,7 +1,5 @@
 """decontaminate.ngram: what each profile drops and cuts, the rule of short items, shared n-grams, attribution."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

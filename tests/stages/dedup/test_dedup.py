@@ -1,7 +1,5 @@
 """Exact duplicates and duplicate lines: which are equal, and what is left; stages that cut, in whole runs, by brute force."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

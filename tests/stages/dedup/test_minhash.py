@@ -1,7 +1,5 @@
 """Near duplicates: which documents match, which pairs are verified, which survive, and the effect of the options."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from itertools import combinations, product
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Cuts of lines and repeated spans, with every unit: the bytes of brute force, in one run, after another, around cut
 points; and spans of long texts."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Classes that the tests of `extract.html` name as engines."""
 
-from __future__ import annotations
-
 
 class Shouts:
     def extract(self, page: str) -> str | None:

@@ -1,7 +1,5 @@
 """Which charset a page is read by: order, labels, broken bytes, and what never reaches a parser."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Which engine's text a page has with `auto`, what is counted, and what each engine writes: the examples of the README."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from random import Random

@@ -1,7 +1,5 @@
 """What `extract.html` makes of pages: text, columns, rules, and the same in any order and batch."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

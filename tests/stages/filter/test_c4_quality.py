@@ -1,7 +1,5 @@
 """Filters that edit lines, `c4_quality` and `line_rules`: what each rule edits or drops, and neighbours that pass."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

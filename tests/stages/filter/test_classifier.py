@@ -1,7 +1,5 @@
 """Scores of models, and words of lists, become decisions, columns and shares."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Filters of a column: conditions on a field, licences and URLs, over every type that a column may have."""
 
-from __future__ import annotations
-
 import gzip
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Filters that measure the text: what each rule measures, and that the text passes at a limit of that value."""
 
-from __future__ import annotations
-
 import base64
 import math
 from typing import Any

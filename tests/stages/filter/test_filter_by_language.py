@@ -1,7 +1,5 @@
 """Filters that decide each document by the settings of its own language: as the filter of that language alone decides."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Which languages pass, on generated texts; and the table of FineWeb-2's settings of languages, with the published values."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from fnmatch import fnmatchcase

@@ -1,7 +1,5 @@
 """The option `words: dictionary` of filters: scripts with spaces as before, others by ICU, which is part of the fingerprint."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """join.repository: files become the documents that plain Python makes of them, whatever the batches, buckets and slices."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Which text is changed, and that normalized text passes unchanged."""
 
-from __future__ import annotations
-
 import unicodedata
 from typing import Any
 

@@ -1,7 +1,5 @@
 """WET and ARC files whole and damaged, records of WARC in the habits of all writers, and archives in byte ranges."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import random

@@ -1,7 +1,5 @@
 """Hostile JSON lines: which lines are documents, why others are rejected, and that no line affects its neighbours."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from itertools import pairwise

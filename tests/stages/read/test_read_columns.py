@@ -1,7 +1,5 @@
 """Parquet and Arrow: columns of every type, row groups, record batches, and files that are damaged."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable

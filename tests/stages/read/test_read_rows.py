@@ -1,7 +1,5 @@
 """Rows of CSV and TSV, and samples of WebDataset archives: what they hold, and what is damaged or hostile."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

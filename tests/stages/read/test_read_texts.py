@@ -1,7 +1,5 @@
 """Plain texts, JSON that is no JSON lines, texts of UTF-16 and UTF-32, and shards of MDS."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """Pages of WARC files: which records are pages, their columns, bodies in every encoding, damage, and bounded memory."""
 
-from __future__ import annotations
-
 import gzip
 import multiprocessing
 import random

@@ -1,7 +1,5 @@
 """Personal data in documents is replaced, and found in two labelled sets. `tests/datapipe/kernels/redact` finds each kind."""
 
-from __future__ import annotations
-
 import ipaddress
 import json
 import re

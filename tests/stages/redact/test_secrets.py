@@ -1,7 +1,5 @@
 """Secrets in documents are replaced and counted; a user's rules; code and prose without secrets are unchanged."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import pickle

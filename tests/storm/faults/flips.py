@@ -6,8 +6,6 @@
 A flip must be found and named, or must not matter.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

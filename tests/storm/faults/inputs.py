@@ -1,7 +1,5 @@
 """Input files that change while a run reads them: the run names the file, or has read it before; put right, it goes on."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -5,8 +5,6 @@ the others are refused and leave everything as it is. `jumping_clock.c` stands b
 libfaketime moves the absolute times of sleeps on the monotonic clock as well, so that they fail.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import resource

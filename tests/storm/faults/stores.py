@@ -6,8 +6,6 @@
 credentials, and 404 for what is there. On GET, HEAD, PUT, POST and DELETE alike.
 """
 
-from __future__ import annotations
-
 import logging
 import random
 import threading

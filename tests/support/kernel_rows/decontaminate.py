@@ -1,7 +1,5 @@
 """Rows of `datapipe/kernels/decontaminate`: parts of the texts of a case are n-grams, questions, answers and matches."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rows of `datapipe/kernels/filters` that drop and edit lines, whose words are partly replaced by what the rules search."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Rows of `datapipe/kernels/learned`: small random models over the texts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

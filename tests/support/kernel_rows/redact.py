@@ -1,7 +1,5 @@
 """Rows of `datapipe/kernels/redact`: the texts with secrets, addresses and numbers in and around them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

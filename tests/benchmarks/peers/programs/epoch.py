@@ -7,8 +7,6 @@
 The time is that of a whole epoch with opening, in a process that has imported the library and read from FOLDER/few.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

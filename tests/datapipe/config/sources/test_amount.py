@@ -1,7 +1,5 @@
 """Runs that take a part of a source: a sample of its documents, or as many as its budget of tokens has room for."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterable

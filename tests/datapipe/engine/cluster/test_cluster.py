@@ -1,7 +1,5 @@
 """The nodes of a cluster: what each lacks, the modules that they get, and which of them get tasks."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import pickle

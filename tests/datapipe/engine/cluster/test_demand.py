@@ -1,7 +1,5 @@
 """The demand that an autoscaler learns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import count, repeat
 

@@ -1,7 +1,5 @@
 """What a node does about kernels before it gets tasks, in processes with a cache each."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Settings of Ray that cannot work are named with their values before Ray is asked; none of this needs a cluster."""
 
-from __future__ import annotations
-
 import re
 import socket
 from collections.abc import Callable

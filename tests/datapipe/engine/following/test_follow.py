@@ -1,7 +1,5 @@
 """Real runs that follow a folder: what is published, from what, and that stopping anywhere changes nothing of it."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,7 +1,5 @@
 """`datapipe status`, the figures for Prometheus and the log of events, of runs that go on, end, fail and are killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Worker processes and their supervisors: ends and silence that are seen, nodes that are taken away, poor surroundings."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import resource

@@ -1,7 +1,5 @@
 """The view of one document: its text in parts, its path, and what is reported where the text cannot be shown."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Folded texts, words, hashes and components of the dedup kernels, beyond the cases of the kernel table."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 import sys

@@ -1,7 +1,5 @@
 """Signatures of documents whose shingles fill blocks and vectors exactly, less one and more."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The depth that tags are measured to have, beside the depth of the tree that a parser makes of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import example, given, settings

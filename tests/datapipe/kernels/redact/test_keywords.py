@@ -1,7 +1,5 @@
 """Hits of keywords, against a search for each keyword at each byte."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest

@@ -1,7 +1,5 @@
 """Addresses and numbers that identify a person, marked in each text; stand-ins; hostile bytes cost no more than others."""
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Callable
 from itertools import product

@@ -1,7 +1,5 @@
 """What the rules find: random tokens of every issuer and random values in every place; what is none; hostile bytes."""
 
-from __future__ import annotations
-
 import random
 from itertools import product
 

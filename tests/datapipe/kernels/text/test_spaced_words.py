@@ -1,7 +1,5 @@
 """Words that ICU's dictionaries cut, beside those of icu4py's own iterator, one run of characters at a time."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Words, sentences and tables of characters, beyond the cases of the kernel table."""
 
-from __future__ import annotations
-
 import random
 import sys
 import tracemalloc

@@ -1,7 +1,5 @@
 """The shuffle passes a battery of tests of randomness; the split tree is walked to the last integer."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import permutations
 

@@ -3,8 +3,6 @@
 A process with a cache may fork, end or be killed at any time.
 """
 
-from __future__ import annotations
-
 import fcntl
 import gc
 import os

@@ -4,8 +4,6 @@ That each source goes on in its own order over any such history: `tests/conforma
 equal after a round trip, small, and refused where it was tampered with.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator

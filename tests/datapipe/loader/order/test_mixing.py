@@ -2,8 +2,6 @@
 `assign`; caps of epochs; steps to samples and back.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence

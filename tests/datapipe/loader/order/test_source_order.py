@@ -3,8 +3,6 @@
 A source that grew draws what a simulation draws; addresses of many sources equal those of one sample at a time.
 """
 
-from __future__ import annotations
-
 import copy
 import gc
 from collections.abc import Sequence

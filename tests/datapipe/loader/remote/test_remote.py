@@ -1,7 +1,5 @@
 """URLs of outputs on a service, what a client and a server send each other, and what a reader gets from servers that fail."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator

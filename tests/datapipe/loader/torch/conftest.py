@@ -1,7 +1,5 @@
 """A run of 15 steps, and what trainers have that must leave nothing behind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

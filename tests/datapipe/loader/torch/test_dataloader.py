@@ -3,8 +3,6 @@
 They save and load at odd times, copy it, change workers and ranks, and lose processes. Other loaders promise the same.
 """
 
-from __future__ import annotations
-
 import copy
 import gc
 import json

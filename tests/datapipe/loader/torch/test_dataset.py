@@ -3,8 +3,6 @@
 The DataLoader collates rows, and states may be inside a batch.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import pickle

@@ -1,7 +1,5 @@
 """A model that is trained through the loader learns what a loss may count of conversations, and nothing else of them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Libraries that would hand out other batches than the dataset's are refused, and those that hold batches cannot miscount."""
 
-from __future__ import annotations
-
 from itertools import islice
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Documents to annotate, as a run without a tokenizer writes them, and a chat server."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from pathlib import Path

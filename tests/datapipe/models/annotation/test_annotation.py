@@ -1,7 +1,5 @@
 """Whole annotations against a chat server that fails as servers do: what is asked, what is written, and what ends them."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

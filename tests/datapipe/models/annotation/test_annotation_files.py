@@ -1,7 +1,5 @@
 """The files of an annotation: its rubric, its sample of documents, and its cache of answers."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

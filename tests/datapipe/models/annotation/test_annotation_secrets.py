@@ -1,7 +1,5 @@
 """Keys that are nowhere but in the request."""
 
-from __future__ import annotations
-
 import json
 from fractions import Fraction
 

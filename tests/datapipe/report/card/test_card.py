@@ -1,7 +1,5 @@
 """The cards of small runs: their totals beside report.json, what the hub and Croissant read of them, and text of users."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

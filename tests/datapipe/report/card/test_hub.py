@@ -1,7 +1,5 @@
 """Uploads to a hub on loopback: whole, killed and repeated, over an earlier export, and refused."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

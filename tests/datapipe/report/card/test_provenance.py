@@ -1,7 +1,5 @@
 """The provenance of small runs beside counts of their inputs, and the report and card of a snapshot that grew."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Files of documents: their bytes follow from the rows alone, row groups are bounded, and JSON lines are what `json` reads."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import math

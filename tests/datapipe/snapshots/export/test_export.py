@@ -1,7 +1,5 @@
 """Exports hold the same documents and rows in every format, leave the snapshot unchanged, and are whole or marked."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Datasets of other tools hold every row or document once, in order, and a killed export is finished by the same one."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from functools import partial

@@ -1,7 +1,5 @@
 """Indexes of several outputs and their files, takedowns, and both commands when they are killed or run twice at once."""
 
-from __future__ import annotations
-
 import json
 import random
 from functools import partial

@@ -1,7 +1,5 @@
 """Runs compared with earlier ones: decisions on new documents equal those of one run over all; the old run does not change."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """fastText and linear models answer as the library and the definition do, and files that are no models are refused."""
 
-from __future__ import annotations
-
 import math
 import random
 import struct

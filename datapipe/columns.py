@@ -130,6 +130,11 @@ def is_first(*words: np.ndarray) -> np.ndarray:
     return differs
 
 
+def first_of_group(*values: np.ndarray) -> np.ndarray:
+    """The first row of each row's group, (num_rows,) int64. A group is a run of consecutive rows that agree in all values."""
+    return np.maximum.accumulate(np.where(is_first(*values), np.arange(len(values[0])), 0))
+
+
 def byte_slices(sizes: np.ndarray, target_bytes: int) -> Iterator[tuple[int, int]]:
     """Ranges of rows of about `target_bytes` each, by the bytes of rows (num_rows,). A larger row is a range by itself."""
     ends, start = np.cumsum(sizes), 0

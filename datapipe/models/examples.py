@@ -18,6 +18,7 @@ import pyarrow as pa
 import xxhash
 from pydantic import BaseModel, ConfigDict, Field
 
+from datapipe import columns
 from datapipe.columns import compute as pc
 from datapipe.columns import text_buffers, text_lengths
 from datapipe.errors import UserError
@@ -103,8 +104,7 @@ class LowestHashes:
 
 def is_first(table: pa.Table, names: Sequence[str]) -> np.ndarray:
     """Whether each row of a sorted table differs from the one before in these columns of 64-bit numbers: (num_rows,) bool."""
-    rows = np.stack([table[name].to_numpy().view(np.uint64) for name in names])
-    return np.append(True, (rows[:, 1:] != rows[:, :-1]).any(axis=0))[: len(table)]
+    return columns.is_first(*(table[name].to_numpy().view(np.uint64) for name in names))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

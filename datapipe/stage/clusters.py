@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe import columns
-from datapipe.columns import KEY_TYPE, full_schema, is_first
+from datapipe.columns import KEY_TYPE, first_of_group, full_schema, is_first
 from datapipe.kernels.dedup import components
 from datapipe.stage.tables import DROP_SCHEMA, OPEN, OPEN_SCHEMA, SIZE_SCHEMA, Bucket, Exchange, key_hash
 
@@ -39,11 +39,6 @@ greater document to the lesser; small-star reads it."""
 _MAX_ROUNDS = 200
 _SLICE_ROWS = 1 << 17
 """Rows of edges that are taken apart at a time where all edges are joined at once."""
-
-
-def first_of_group(*values: np.ndarray) -> np.ndarray:
-    """The first row of each row's group, (num_rows,) int64. A group is a run of consecutive rows that agree in all values."""
-    return np.maximum.accumulate(np.where(is_first(*values), np.arange(len(values[0])), 0))
 
 
 def star_drops(keys: pa.Array, new: np.ndarray, centers: np.ndarray, value: float) -> pa.RecordBatch:

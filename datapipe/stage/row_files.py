@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from datapipe.columns import compute, is_first, key_halves, make_keys, numbers, text_buffers, texts_from
+from datapipe.columns import compute, first_of_group, key_halves, make_keys, numbers, text_buffers, texts_from
 from datapipe.errors import UserError
 from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.rng import keyed_hash
@@ -172,7 +172,7 @@ def row_documents(record: pa.RecordBatch, spec: RowFiles, *, has_members: bool) 
 
 def _keys(record: pa.RecordBatch, rows: np.ndarray, has_members: bool) -> pa.Array:
     hashes, positions = (half[rows] for half in key_halves(record.column("key")))
-    numbers_in_row = np.arange(len(rows), dtype=np.uint64) - _first_of(rows)
+    numbers_in_row = (np.arange(len(rows)) - first_of_group(rows)).astype(np.uint64)
     return make_keys(hashes, positions + (numbers_in_row if has_members else numbers_in_row << np.uint64(POSITION_BITS)))
 
 
@@ -184,10 +184,5 @@ def _order(record: pa.RecordBatch, spec: RowFiles, rows: np.ndarray, paths: pa.A
         table = pa.table({"row": rows, "path": paths, "number": np.arange(len(rows))})
         return compute.sort_indices(table, sort_keys=[(name, "ascending") for name in table.column_names])
     hashes = keyed_hash(key_halves(record.column("key")), spec.seed)
-    ranks = keyed_hash((hashes[rows], np.arange(len(rows), dtype=np.uint64) - _first_of(rows)), spec.seed)
+    ranks = keyed_hash((hashes[rows], (np.arange(len(rows)) - first_of_group(rows)).astype(np.uint64)), spec.seed)
     return pa.array(np.lexsort((ranks, rows)))
-
-
-def _first_of(rows: np.ndarray) -> np.ndarray:
-    """The first of the entries with the row of each, (num_entries,) uint64."""
-    return np.maximum.accumulate(np.where(is_first(rows), np.arange(len(rows)), 0)).astype(np.uint64)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import compute as pc
-from datapipe.columns import numbers
+from datapipe.columns import first_of_group, numbers
 from datapipe.exchange.files import TableWriters
 from datapipe.exchange.ranges import HASH_SPACE, read_slices
 from datapipe.exchange.tables import FactWriter, TableWriter, committed_bytes, read_table
@@ -34,7 +34,6 @@ from datapipe.records.outputs import (
     TableFile,
     typed,
 )
-from datapipe.stage.clusters import first_of_group
 from datapipe.steps.growth import Files, Growth, StepSize
 from datapipe.steps.kind import Plan, Planning, Step, Task, entering
 from datapipe.steps.measuring import MOST_OF_TASK, RULES, ClusterSample, add_clusters

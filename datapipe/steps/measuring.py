@@ -26,13 +26,12 @@ from typing import Any, Literal, cast
 import numpy as np
 import pyarrow as pa
 
-from datapipe.columns import KEY_TYPE, full_schema, is_first, key_halves, make_keys, numbers, text_buffers
+from datapipe.columns import KEY_TYPE, first_of_group, full_schema, is_first, key_halves, make_keys, numbers, text_buffers
 from datapipe.exchange.tables import FactWriter, TableWriter, read_table
 from datapipe.kernels.distributions import LAST_BIN, NUM_BINS, Decided, NearestOut, bins_of, decided, measure, nothing_near
 from datapipe.records.outputs import Outputs, TableFile
 from datapipe.rng import keyed_hash, seed_for
 from datapipe.stage.base import BELOW_SHARE, Filter, FilterResult, Rule
-from datapipe.stage.clusters import first_of_group
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.findings import FINDINGS, MOST_OF_DOCUMENT
 from datapipe.steps.kind import Step

@@ -61,27 +61,44 @@ def state_of(url: str) -> FileState:
     return answer.state
 
 
-def open_file(url: str) -> HttpFile:
+def open_file(url: str) -> RemoteFile:
     """A file for random access. Raises OSError."""
-    return HttpFile(_Reading(url, state_of(url)), mode="r")
+    return RemoteFile(_Reading(url, state_of(url)), mode="r")
 
 
-class HttpFile(pa.PythonFile):
-    """A file of a web server as Arrow reads it."""
+class RemoteFile(pa.PythonFile):
+    """A file of a web server or an object store as Arrow reads it."""
 
-    def __init__(self, reading: _Reading, mode: str) -> None:
+    def __init__(self, reading: Reading, mode: str) -> None:
         self.state = reading.state
 
 
-class _Reading:
-    """The bytes of a file. A read that begins where the last one ended continues its answer."""
+class Reading:
+    """The position in a remote file, and where the last read ended."""
 
     closed = False
 
-    def __init__(self, url: str, state: FileState) -> None:
+    def __init__(self, state: FileState) -> None:
         self.state = state
-        self._url = url
         self._position = self._end_of_last = 0
+
+    def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
+        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.state.num_bytes}[whence]
+        if origin + position < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        self._position = origin + position
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+
+class _Reading(Reading):
+    """The bytes of a file. A read that begins where the last one ended continues its answer."""
+
+    def __init__(self, url: str, state: FileState) -> None:
+        super().__init__(state)
+        self._url = url
         self._answer: _Answer | None = None
 
     def read(self, num_bytes: int = -1) -> bytes:
@@ -91,14 +108,6 @@ class _Reading:
         self._position += len(content)
         self._end_of_last = self._position
         return content
-
-    def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
-        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.state.num_bytes}[whence]
-        self._position = origin + position
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
 
     def _read(self, num_bytes: int) -> bytes:
         pieces: list[bytes] = []

@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from datapipe.credentials import masked
 from datapipe.errors import UserError
+from datapipe.storage.http import Reading, RemoteFile
 from datapipe.storage.local import FileState
 from datapipe.storage.outages import StoreError, StoreRefusedError, StoreSilentError
 from datapipe.storage.store_options import options_of
@@ -95,10 +96,10 @@ class Bucket:
         with os_errors(self.url, key):
             return self._again(lambda: any(self._reader.list(key or None, chunk_size=1)))
 
-    def open(self, key: str, num_bytes: int | None = None) -> StoreFile:
+    def open(self, key: str, num_bytes: int | None = None) -> RemoteFile:
         """A file for random access, of a known size without a request."""
         state = self.state(key) if num_bytes is None else FileState(num_bytes=num_bytes)
-        return StoreFile(_Reading(self, key, state), mode="r")
+        return RemoteFile(_Reading(self, key, state), mode="r")
 
     def read(self, key: str) -> bytes:
         with os_errors(self.url, key):
@@ -212,23 +213,13 @@ class Bucket:
             raise UserError(f"{missing}, and refuses to create it: HTTP {answer.status_code}. Create it, or name another.")
 
 
-class StoreFile(pa.PythonFile):
-    """An object as Arrow reads it."""
-
-    def __init__(self, reading: _Reading, mode: str) -> None:
-        self.state = reading.state
-
-
-class _Reading:
+class _Reading(Reading):
     """The bytes of an object. A read that begins where the last one ended reads ahead. Each answer gives the size again."""
 
-    closed = False
-
     def __init__(self, bucket: Bucket, key: str, state: FileState) -> None:
-        self.state = state
+        super().__init__(state)
         self._bucket, self._key = bucket, key
-        self._position = self._end_of_last = self._held_start = 0
-        self._held = memoryview(b"")
+        self._held, self._held_start = memoryview(b""), 0
 
     def read(self, num_bytes: int = -1) -> pa.Buffer:
         """The next bytes, in memory that Arrow may map numbers to; the client's own may not be aligned."""
@@ -247,15 +238,9 @@ class _Reading:
         return found if found.address % 16 == 0 else pa.py_buffer(found.to_pybytes())
 
     def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
-        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.state.num_bytes}[whence]
-        if origin + position < 0:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        if origin + position != self._position:  # a caller that found damage asks the store again
+        before = self._position
+        if super().seek(position, whence) != before:  # a caller that found damage asks the store again
             self.close()
-        self._position = origin + position
-        return self._position
-
-    def tell(self) -> int:
         return self._position
 
     def close(self) -> None:

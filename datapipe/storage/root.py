@@ -31,11 +31,11 @@ import pyarrow.parquet as pq
 from datapipe.credentials import is_masked
 from datapipe.errors import UserError
 from datapipe.machine.files import replacing, write_atomic
-from datapipe.storage.http import HttpFile, is_http, open_file, state_of
+from datapipe.storage.http import RemoteFile, is_http, open_file, state_of
 from datapipe.storage.hub import HubFiles, is_hub
 from datapipe.storage.large_pages import LargePageFile
 from datapipe.storage.local import FileState, local_files
-from datapipe.storage.object_store import Bucket, StoreFile
+from datapipe.storage.object_store import Bucket
 from datapipe.storage.store_options import SCHEMES, options_of
 from datapipe.storage.written import OutputStream, chunks_checksum
 
@@ -116,7 +116,7 @@ def _check_waits_for_nobody(path: str) -> None:
 
 def file_state(url: str, stream: pa.NativeFile) -> FileState:
     """The state of the file at `url`, which `stream` has just opened. Costs no request of a bucket or a web server."""
-    if isinstance(stream, HttpFile | StoreFile):
+    if isinstance(stream, RemoteFile):
         return stream.state
     store, path = resolve(url)
     return FileState.local(os.stat(path)) if store is None else store.state(path)

@@ -8,8 +8,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from datapipe import columns
-from datapipe.columns import is_first
-from datapipe.stage.clusters import first_of_group
+from datapipe.columns import first_of_group, is_first
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import CUT_SCHEMA, is_new, source_rank
 

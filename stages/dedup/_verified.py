@@ -37,7 +37,7 @@ def halves_schema(num_perm: int) -> pa.Schema:
 
 def matched_pairs(bands: pa.RecordBatch) -> pa.RecordBatch:
     """Pairs of each document of a bucket with the first one and with the one before it."""
-    firsts = clusters.first_of_group(columns.numbers(bands.column("hash")))
+    firsts = columns.first_of_group(columns.numbers(bands.column("hash")))
     rows = np.arange(len(firsts))
     rays, chained = np.flatnonzero(firsts != rows), np.flatnonzero(firsts < rows - 1)
     lesser, greater = np.concatenate([firsts[rays], chained - 1]), np.concatenate([rays, chained])
@@ -109,7 +109,7 @@ def _rows_of_same_key(rows: pa.RecordBatch, known: pa.RecordBatch) -> np.ndarray
     """For each row the row of `known` with its key. Both are sorted by (hash, key), and `known` has every key."""
     ends = [np.concatenate(halves) for halves in zip(*(columns.key_halves(table.column("key")) for table in (known, rows)))]
     order = np.lexsort((np.arange(len(ends[0])), *reversed(ends)))  # the row of `known` before the rows with its key
-    firsts = clusters.first_of_group(*(end[order] for end in ends))
+    firsts = columns.first_of_group(*(end[order] for end in ends))
     known_rows = np.empty(len(order), np.int64)
     known_rows[order] = order[firsts]
     own = known_rows[known.num_rows :]

@@ -21,7 +21,7 @@ from datapipe import columns
 from datapipe.errors import UserError
 from datapipe.kernels.dedup import case_folding, text_hashes
 from datapipe.kernels.filters import url
-from datapipe.stage.clusters import first_of_group, size_rows, star_drops
+from datapipe.stage.clusters import size_rows, star_drops
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.keep import KeepingOne, survivor_ranks
 from datapipe.stage.tables import DROP_SCHEMA, SIZE_SCHEMA, Bucket, Exchange, is_new
@@ -90,7 +90,7 @@ class Exact(KeepingOne):
 
     def reduce(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
         rows = bucket["texts"]
-        firsts = first_of_group(columns.numbers(rows.column("hash")), columns.numbers(rows.column("digest")))
+        firsts = columns.first_of_group(columns.numbers(rows.column("hash")), columns.numbers(rows.column("digest")))
         drops = star_drops(rows.column("key"), is_new(rows), firsts, 1.0)
         return {"drops": drops} if self.size_column is None else {"drops": drops, "sizes": size_rows(drops.column("survivor"))}
 

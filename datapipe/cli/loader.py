@@ -73,12 +73,12 @@ def _print_step(output: str, step: int, rank: int | None, text: bool, options: d
         print_json({"step": step, "rows": listed})
         return
     console = Screen()
-    print_text("rank  row  document  key  tokens", console)
+    print_text("rank  row  source  document  key  tokens", console)
     if not rows:
         print_text(f"step {step} is left out of this run, or has no row for this rank", console)
     for row in rows:
         tokens = f"{row.token_start}:{row.token_start + row.num_tokens}"
-        print_text(f"{row.rank}  {row.row}  {row.document}  {row.key}  {tokens}", console)
+        print_text(f"{row.rank}  {row.row}  {row.source}  {row.document}  {row.key}  {tokens}", console)
         if text:
             print_verbatim(textwrap.indent(row.text, "    | ", lambda line: True), console)
 

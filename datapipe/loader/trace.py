@@ -42,8 +42,8 @@ class BatchPiece:
     # rank, row: the rank that reads it, and the row of that rank's batch
     rank: int
     row: int
-    # source, shard, shard_row: where it is stored
-    source: str
+    source: str  # that the loader drew it from: a source, or a cell of one
+    # shard, shard_row: where it is stored
     shard: str
     shard_row: int
     piece: int  # number of the piece in its row, from 0
@@ -60,7 +60,7 @@ class TraceRow(BatchPiece):
 
     @property
     def document(self) -> str:
-        return document_name(self.source, self.path, self.position) if self.path else self.key
+        return document_name(source_of(self.source), self.path, self.position) if self.path else self.key
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,11 +182,11 @@ class TracedRun:
                 )
 
     def _stored(self, read: SequenceRows, row: int, piece: int, address: int) -> dict[str, Any]:
-        [shard], [shard_row] = self.batch_order.layout.find(np.array([address]))
-        entry = self.batch_order.layout.shards[int(shard)]
+        layout, addresses = self.batch_order.layout, np.array([address])
+        [shard], [shard_row] = layout.find(addresses)
         return {
-            "source": entry.source,
-            "shard": entry.path,
+            "source": layout.sources[int(layout.source_of(addresses)[0])],
+            "shard": layout.shards[int(shard)].path,
             "shard_row": int(shard_row),
             "piece": piece - int(read.piece_offsets[row]),
             "token_start": int(read.starts[piece]),

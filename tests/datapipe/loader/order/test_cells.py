@@ -13,6 +13,7 @@ from datapipe.loader.order.batch_order import BatchOrder
 from datapipe.loader.order.grown_order import AddressFinder
 from datapipe.loader.order.recipe import recipe_of
 from datapipe.loader.order.sample_order import Inventory
+from datapipe.loader.trace import trace_step
 from datapipe.rng import seed_for
 from datapipe.shards.manifest import read_snapshot
 from datapipe.storage.root import Root
@@ -156,6 +157,13 @@ def test_windows_ahead_hold_the_shards_that_are_read_next(folder: Path) -> None:
         for step in (0, 7, 100):
             read = order.layout.find(order.addresses_of(order.samples(step)))[0]
             assert set(read.tolist()) <= set(order.sample_order.windows_ahead(8 * step))
+
+
+def test_a_trace_names_the_cell_that_the_loader_drew_a_row_from(folder: Path) -> None:
+    loader = Loader(folder, global_batch_size=8, fields=("sources",))
+    for step in range(6):
+        traced = {row.row: row.source for row in trace_step(folder, step, global_batch_size=8)}
+        assert [traced[row] for row in range(8)] == [loader.sources[source] for source in loader.batch(step)["sources"]]
 
 
 def test_replacements_are_rows_of_the_same_cell(folder: Path) -> None:

@@ -1,10 +1,13 @@
 """Names of the cells of a source, and patterns for them.
 
 en, science, 19   ─▶  en/science/19      a part for each column; "/", "\\", "*", "?", "[", "%", control characters, and "." and
-                                         ".." alone, as in URLs: names of cells are keys of mixtures, as paths are
+                                         ".." alone, as in URLs: names of cells are keys of mixtures, as paths are; so are
+                                         the d of "default" and the n of "none", which have a meaning. Of more than 100
+                                         characters the first 80 stay, before a digest
 */*/1?            ─▶  all cells whose last part is 10 to 19; "*" and "?" stand for characters of one part
 """
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
@@ -18,7 +21,9 @@ DEFAULT = "default"
 NONE = "none"
 """The part of documents without a value."""
 
-_ENCODED = re.compile(r"[/\\*?\[%\x00-\x1f\x7f-\x9f]|^\.{1,2}\Z")
+_ENCODED = re.compile(r"[/\\*?\[%\x00-\x1f\x7f-\x9f]|^\.{1,2}\Z|^d(?=efault\Z)|^n(?=one\Z)")
+_MOST_CHARACTERS = 100  # of a part: with eight of them, and its source, a name is below `shard_table.MOST_CHARACTERS`
+_HEAD = 80  # characters of a longer part that stay
 _WILD = {"*": "[^/]*", "?": "[^/]"}
 
 Value = TypeVar("Value")
@@ -26,11 +31,15 @@ Value = TypeVar("Value")
 
 def part_of(value: str) -> str:
     """The part of a name that stands for a value. No value at all, an empty text, is `none`."""
-    return _ENCODED.sub(lambda sign: "".join(f"%{byte:02X}" for byte in sign[0].encode()), value) or NONE
+    part = _ENCODED.sub(lambda sign: "".join(f"%{byte:02X}" for byte in sign[0].encode()), value)
+    if len(part) > _MOST_CHARACTERS:
+        digest = hashlib.blake2b(value.encode(), digest_size=8).hexdigest()
+        return f"{part[:_HEAD].rstrip('%')}…{digest}"
+    return part or NONE
 
 
 def value_of(part: str) -> str:
-    """The value that a part stands for."""
+    """The value that a part stands for, if it is not a long one."""
     return unquote(part)
 
 

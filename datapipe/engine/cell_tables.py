@@ -4,27 +4,39 @@
     en/science,0.3,2.5            en,science,0.3               a row for each cell; in the column cell also patterns
     en/sport,0.1,                 en,sport,0.1
 
-Cells that a table does not list have weight 0, unless it has a row for `default`. The mixture that the
+Cells that a table does not list have weight 0, unless the column cell has a row for `default`. The mixture that the
 output keeps has the numbers, so that it can be run again when the table has changed.
 """
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from datapipe.cell_names import DEFAULT, part_of
-from datapipe.config.fields import parse_weight
+from datapipe.cell_names import DEFAULT, NONE, part_of
+from datapipe.config.fields import parse_count, parse_weight
 from datapipe.config.mixture import Mixture
-from datapipe.config.sources.split import SplitSpec
+from datapipe.config.sources.split import SplitSpec, below_limit
 from datapipe.credentials import masked
 from datapipe.errors import UserError, suggest
 from datapipe.quantities import counted
 from datapipe.stage.decoding import BrokenStreamError, as_utf8
 from datapipe.storage.root import open_input
 
-_NUMBERS = ("weight", "repeat", "max_epochs")
+
+def _epochs(text: str) -> float:
+    if not (number := float(below_limit(parse_weight(text)))):
+        raise ValueError("expected a number above 0")
+    return number
+
+
+_NUMBERS: dict[str, Callable[[str], Any]] = {
+    "weight": parse_weight,
+    "repeat": lambda text: below_limit(parse_weight(text)),
+    "max_epochs": _epochs,
+    "max_tokens": parse_count,
+}
 _CELL = "cell"
 _MOST_BYTES = 64 << 20
 
@@ -55,7 +67,7 @@ def _with_table(spec: SplitSpec, content: str, where: str) -> SplitSpec:
     heading = [column.strip() for column in heading]
     names = [_CELL] if _CELL in heading else list(spec.columns)
     _check_heading(heading, names, where)
-    found: dict[str, dict[str, Fraction]] = {column: {} for column in _NUMBERS}
+    found: dict[str, dict[str, Any]] = {column: {} for column in _NUMBERS}
     for number, row in enumerate(rows, 2):
         if not any(value.strip() for value in row):
             continue
@@ -71,7 +83,7 @@ def _with_table(spec: SplitSpec, content: str, where: str) -> SplitSpec:
                 found[column][cell] = _number(column, values[column], place)
     if not any(found["weight"].values()):
         raise UserError(f"{where}: found no weight above 0, expected a row for each cell that is drawn")
-    return _changed(spec, found, where)
+    return _changed(spec, found)
 
 
 def _check_heading(heading: list[str], names: list[str], where: str) -> None:
@@ -86,32 +98,25 @@ def _check_heading(heading: list[str], names: list[str], where: str) -> None:
 
 
 def _cell_of(spec: SplitSpec, values: Mapping[str, str], names: list[str], place: str) -> str:
-    if names != [_CELL]:
-        return "/".join(part_of(values[column]) for column in names)
-    cell = values[_CELL]
+    if names == [_CELL]:
+        cell = values[_CELL]
+    else:
+        parts = (values[axis.column] or NONE if axis.has_numbers else part_of(values[axis.column]) for axis in spec.by)
+        cell = "/".join(parts)
     problem = None if cell == DEFAULT else spec.name_problem(cell)
     if problem is not None:
         raise UserError(f"{place}: cell '{cell}': {problem}")
     return cell
 
 
-def _number(column: str, text: str, place: str) -> Fraction:
+def _number(column: str, text: str, place: str) -> Any:
     try:
-        return parse_weight(text)
+        return _NUMBERS[column](text)
     except ValueError as error:
         raise UserError(f"{place}: {column}: found '{text}', {error}") from error
 
 
-def _changed(spec: SplitSpec, found: Mapping[str, dict[str, Fraction]], where: str) -> SplitSpec:
-    limits = {cell: float(limit) for cell, limit in found["max_epochs"].items()}
-    values: dict[str, Any] = {
-        "by": spec.by,
-        "weights": {DEFAULT: Fraction(0), **found["weight"]},
-        "repeat": {**spec.repeat, **found["repeat"]},
-        "max_epochs": {**spec.max_epochs, **limits},
-        "max_tokens": spec.max_tokens,
-    }
-    try:
-        return SplitSpec(**values)
-    except ValueError as error:
-        raise UserError(f"{where}: {error}") from error
+def _changed(spec: SplitSpec, found: Mapping[str, dict[str, Any]]) -> SplitSpec:
+    own = {column: {**getattr(spec, column), **found[column]} for column in _NUMBERS if column != "weight"}
+    values: dict[str, Any] = {"by": spec.by, "weights": {DEFAULT: Fraction(0), **found["weight"]}, **own}
+    return SplitSpec(**values)

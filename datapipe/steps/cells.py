@@ -50,7 +50,6 @@ MOST_CELLS = 10_000
 CELL_SHIFT = 50
 """Bits of a token row's hash that are of the shuffle hash; those above are the number of its cell."""
 
-_MOST_CHARACTERS = 100  # of a part: with eight of them, and its source, a name is below `shard_table.MOST_CHARACTERS`
 SIZES_SCHEMA = full_schema(cell=pa.int32(), bytes=pa.int64())
 
 
@@ -149,15 +148,7 @@ def _value_parts(name: str, column: pa.Array, where: str) -> Codes:
     column = column.cast(pa.string()) if pa.types.is_boolean(column.type) else column
     values = pc.fill_null(column.cast(pa.large_string()), "").dictionary_encode()
     names = [part_of(value) for value in values.dictionary.to_pylist()]
-    long = next((part for part in names if len(part) > _MOST_CHARACTERS), None)
-    if long is not None:
-        raise UserError(
-            f"{where}: column '{name}' holds '{long[:40]}…', of {len(long):,} characters, expected names of at most "
-            f"{_MOST_CHARACTERS}. Name a column with few values"
-        )
-    known = {part: number for number, part in enumerate(dict.fromkeys(names))}
-    renumbered = np.array([known[part] for part in names] or [0], np.int64)
-    return renumbered[numbers(values.indices)] if len(values) else np.zeros(0, np.int64), list(known)
+    return numbers(values.indices).astype(np.int64), names
 
 
 def joined_parts(parts: Sequence[Codes]) -> Codes:
@@ -177,7 +168,7 @@ def check_number(cells: Collection[str], columns: Sequence[str], source: str) ->
     listed = ", ".join(f"{column} has {count:,} values" for column, count in zip(columns, values))
     raise UserError(
         f"sources.{source}.split.by: found {len(cells):,} cells or more, expected at most {MOST_CELLS:,}: {listed}. Leave a "
-        f"column out, or make fewer parts of numbers by bounds or quantiles"
+        f"column out, or make fewer parts of numbers by bounds or quantiles. The next run goes on from the cleaned documents"
     )
 
 

@@ -48,7 +48,7 @@ _ENTER_AXES = entering(lambda axes: [asdict(axis) for axis in axes])
 class GridTask(Task):
     """Copies from documents what decides their cells: scores of columns of quantiles, and parts of the other columns."""
 
-    kind, version, of_tokens, libraries = "grid", 2, True, ("pyarrow",)
+    kind, version, of_tokens, libraries = "grid", 3, True, ("pyarrow",)
     options = ("seed", "sources.SOURCE.split.by")
 
     before: str  # fingerprint of the task that wrote `documents`

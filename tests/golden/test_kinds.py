@@ -32,7 +32,7 @@ GOLDEN: dict[str, tuple[int, str]] = {
     "stops": (1, "7b8e8957b81eafa0"),
     "limit": (1, "4bbe6e8d4d8f14ec"),
     "pack": (1, "97330a0fb093318e"),
-    "grid": (2, "9dfa6604c2fa0c5d"),
+    "grid": (3, "9dfa6604c2fa0c5d"),
     "cells": (1, "714bd3bc02e404e5"),
     "cell_sizes": (1, "e5e0018f6eecb82f"),
     "write": (1, "95e66652279e5a53"),

@@ -30,7 +30,8 @@ OF_CELLS = ("tokens", "documents")
 _MOST_AXES = 8
 
 
-def _below_limit(value: Any) -> Any:
+def below_limit(value: Any) -> Any:
+    """A number of repeats or epochs. Raises ValueError for one of 2^40 or more."""
     if value >= 1 << 40:
         raise ValueError("expected a number below 2^40")
     return value
@@ -103,7 +104,7 @@ def _by_pattern(value: Any) -> Any:
     return value
 
 
-Repeats = Mapping[str, Annotated[Weight, AfterValidator(_below_limit)]]
+Repeats = Mapping[str, Annotated[Weight, AfterValidator(below_limit)]]
 
 
 class SplitSpec(Record):
@@ -119,14 +120,14 @@ class SplitSpec(Record):
         default=None,
         description="How the cells divide the weight of the source: by pattern, {default: 1, 'en/*/19': 3}; by a rule over "
         "tokens, documents and columns, 'tokens * quality^2'; or by a table, weights.csv, with the columns cell or those of "
-        "`by`, weight, repeat, max_epochs. Default: in proportion to the rows of an epoch.",
+        "`by`, weight, repeat, max_epochs, max_tokens. Default: in proportion to the rows of an epoch.",
     )
     repeat: Repeats = Field(
         default_factory=dict,
         description="How often an epoch of a cell has its documents, by pattern: {'*/*/19': 2.5}. Default: once. With 2.5 each "
         "document comes twice, and half of them, by keyed hash, a third time.",
     )
-    max_epochs: Mapping[str, Annotated[float, Field(gt=0), AfterValidator(_below_limit)]] = Field(
+    max_epochs: Mapping[str, Annotated[float, Field(gt=0), AfterValidator(below_limit)]] = Field(
         default_factory=dict, description="Largest number of epochs of cells, by pattern. Default: that of the source."
     )
     max_tokens: Mapping[str, Count] = Field(

@@ -25,7 +25,7 @@ from datapipe.steps.cells import (
 )
 
 PARTS = [
-    (Axis(column="x"), pa.array(["a/b", None, "", "none", "a/b"]), ["a%2Fb", "none", "none", "none", "a%2Fb"]),
+    (Axis(column="x"), pa.array(["a/b", None, "", "none", "a/b"]), ["a%2Fb", "none", "none", "%6Eone", "a%2Fb"]),
     (Axis(column="x"), pa.array([3, None, -1], pa.int16()), ["3", "none", "-1"]),
     (Axis(column="x"), pa.array([True, False, None]), ["true", "false", "none"]),
     (Axis(column="x"), pa.array(["b", "a", None]).dictionary_encode(), ["b", "a", "none"]),
@@ -45,7 +45,7 @@ def test_parts_of_columns(axis, column, expected):
     assert sorted(joined) == sorted({f"{part}/{part}" for part in expected})
 
 
-@pytest.mark.parametrize("column", [pa.array([0.5]), pa.array([[1]]), pa.array(["x" * 201])])
+@pytest.mark.parametrize("column", [pa.array([0.5]), pa.array([[1]])])
 def test_columns_without_names_are_refused(column):
     record = pa.record_batch({"key": make_keys(1, np.zeros(1, np.uint64)), "x": column})
     with pytest.raises(UserError, match=r"sources.crawl.split.by: column 'x' holds"):

@@ -99,11 +99,30 @@ def test_phases_name_cells_of_sources_that_have_any(tmp_path, weights, problem):
 
 
 def test_names_and_patterns_of_cells():
-    for value in ("science", "a/b", "100%", "*", "x?[y]", "tab\there", "日本", "é\x85", "a\\b", ".", "..", "..."):
+    for value in (
+        "science",
+        "a/b",
+        "100%",
+        "*",
+        "x?[y]",
+        "tab\there",
+        "日本",
+        "é\x85",
+        "a\\b",
+        ".",
+        "..",
+        "...",
+        "default",
+        "none",
+        "%6Eone",
+        "nones",
+    ):
         assert value_of(part_of(value)) == value
         assert not set(part_of(value)) & set("/*?[\t\x85")
         inside_path(f"crawl/{part_of(value)}/1")  # as the states of a loader have it
-    assert part_of("") == "none"
+    assert part_of("") == "none" != part_of("none")
+    long = [part_of(f"{head}{tail}") for head in ("日" * 90, "/" * 90) for tail in ("a" * 200, "b" * 200)]
+    assert len({*long}) == 4 and max(map(len, long)) <= 100 and long[0].startswith("日" * 80)
     names = ["de/1", "en/1", "en/12", "en/2", "e.n/1"]
     assert last_matches(["en/*", "default", "*/1?", "fr/1"], names)[0].tolist() == [1, 0, 2, 0, 1]
     assert last_matches(["en/*", "fr/1", "fr/*"], names)[1] == ["fr/1", "fr/*"]
@@ -156,9 +175,13 @@ TABLES = [
     ("cell,weight\nen/1,2\nde/*,1/3\n", {"default": 0, "en/1": 2, "de/*": Fraction(1, 3)}),
     ("\ufefflanguage, quality ,weight,repeat\nx/y,1,2,0.5\n\n,3,1,\n", {"default": 0, "x%2Fy/1": 2, "none/3": 1}),
     ("cell,weight\ndefault,1\nen/1,0\n", {"default": 1, "en/1": 0}),
+    ("language,quality,weight,max_tokens\ndefault,none,2,1K\nnone,0,1,\n", {"default": 0, "%64efault/none": 2, "%6Eone/0": 1}),
     ("cell,weight\ren/1,2\r", {"default": 0, "en/1": 2}),
     (f"cell,weight\n{'x' * 200_000},2\n", "field larger than field limit"),
-    ("cell,weight,max_epochs\nen/1,2,0\n", "greater than 0"),
+    ("cell,weight,max_epochs\nen/1,2,0\n", "line 2: max_epochs: found '0', expected a number above 0"),
+    ("language,quality,weight\nen,a/b,2\n", "line 2: cell 'en/a/b': found 3 parts, expected 2"),
+    ("cell,weight,repeat\nen/1,2,1e13\n", "line 2: repeat: found '1e13', expected a number below 2^40"),
+    ("cell,weight,max_tokens\nen/1,2,1.5\n", "line 2: max_tokens: found '1.5', expected a"),
     ("", "no column language"),
     ("cell,weight\nen,2\n", "line 2: cell 'en': found 1 parts, expected 2: {language}/{quality}"),
     ("cell,weigth\nen/1,2\n", "no column weight, found cell, weigth"),
@@ -182,3 +205,4 @@ def test_tables_become_weights_by_name(tmp_path, table, expected):
     assert split is not None
     assert split.weights == expected
     assert split.repeat == ({"x%2Fy/1": Fraction(1, 2)} if "repeat" in table else {})
+    assert split.max_tokens == ({"%64efault/none": 1000} if "max_tokens" in table else {})

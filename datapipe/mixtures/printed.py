@@ -2,11 +2,13 @@
 
 import io
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 
 from rich.console import Console
 from ruamel.yaml import YAML
 
+from datapipe.cell_names import DEFAULT, source_of
 from datapipe.config import load_mixture
 from datapipe.config.mixture import Mixture
 from datapipe.machine.files import write_atomic
@@ -49,22 +51,31 @@ def write_fit(fit: Fit, folder: Path, mixture: Path | None, console: Console) ->
 
 
 def with_weights(mixture: Path, weights: dict[str, str]) -> str:
-    """The text of a mixture file with other weights of its sources; comments stay."""
+    """The text of a mixture file with other weights of its sources, and of cells of these; comments stay."""
     yaml = YAML()
     yaml.width, yaml.preserve_quotes = 10_000, True
     yaml.indent(mapping=2, sequence=4, offset=2)
     data = yaml.load(mixture.read_text(encoding="utf-8"))
-    for name, weight in weights.items():
-        data["sources"][name]["weight"] = float(weight)
+    for source in dict.fromkeys(map(source_of, weights)):
+        own, spec = {name: weight for name, weight in weights.items() if source_of(name) == source}, data["sources"][source]
+        spec["weight"] = float(sum(map(Decimal, own.values())))
+        if source not in own:
+            cells = {name.partition("/")[2]: float(weight) for name, weight in own.items()}
+            spec["split"]["weights"] = {DEFAULT: 0, **cells}
     stream = io.StringIO()
     yaml.dump(data, stream)
     return stream.getvalue()
 
 
 def _takes(mixture: Mixture, weights: dict[str, str]) -> bool:
-    """Whether the weights are those of the sources of a mixture. Cells, phases and weights by size are written elsewhere."""
-    spec = mixture.mixture
-    return spec.weighting == "given" and not spec.phases and all(name in mixture.all_sources for name in weights)
+    """Whether the weights are those of the sources of a mixture, or of cells of these. Cells of other outputs, phases and
+    weights by size are written elsewhere."""
+    spec, split = mixture.mixture, {name for name, source in mixture.sources.items() if source.split is not None}
+    return (
+        spec.weighting == "given"
+        and not spec.phases
+        and all(name in mixture.all_sources or source_of(name) in split for name in weights)
+    )
 
 
 def _weights(fit: Fit) -> dict[str, str]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from datapipe.config import load_mixture
 from datapipe.errors import UserError
 from datapipe.mixtures.draws import dirichlet, normals, within
 from datapipe.mixtures.fit import Fit, fit
 from datapipe.mixtures.limits import Limits
+from datapipe.mixtures.printed import with_weights
 from datapipe.mixtures.propose import table_of
 from datapipe.mixtures.results import Results
 from tests.support.command_line import datapipe
@@ -156,3 +159,21 @@ def test_command_writes_the_mixture_with_its_comments_the_report_and_its_picture
     assert "| source | now | found |" in (tmp_path / "found/report.md").read_text()
     again = datapipe(["mixtures", "propose", "--around", str(tmp_path / "found/mixture.yaml"), "--to", str(tmp_path / "next")])
     assert again.returncode == 0, again.stderr
+
+
+def test_a_mixture_file_has_the_weights_of_cells(tmp_path: Path) -> None:
+    split = "by: [language, {column: quality, quantiles: 2}]   # two columns\n      weights: sqrt(tokens)"
+    source = f"path: x.jsonl\n    keep: [language, quality]\n    split:\n      {split}"
+    (tmp_path / "mine.yaml").write_text(
+        f"name: mine\noutput: out\nsources:\n  crawl:\n    {source}\n  web: {{path: y.jsonl}}\n"
+    )
+    weights = {"crawl/de/1": "0.1", "web": "0.6", "crawl/a%2Fb/0": "0.2", "crawl/none/0": "0.1"}
+
+    (tmp_path / "found.yaml").write_text(with_weights(tmp_path / "mine.yaml", weights))
+
+    crawl, web = load_mixture(tmp_path / "found.yaml").sources.values()
+    assert (crawl.weight, web.weight) == (Fraction("0.4"), Fraction("0.6"))
+    assert crawl.split is not None
+    found = {"default": 0, "de/1": Fraction("0.1"), "a%2Fb/0": Fraction("0.2"), "none/0": Fraction("0.1")}
+    assert crawl.split.weights == found
+    assert "# two columns" in (tmp_path / "found.yaml").read_text()

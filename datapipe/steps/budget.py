@@ -39,7 +39,7 @@ from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.licenses import codes_of_documents
 from datapipe.steps.costs import StepCost, Texts, seconds_of
 from datapipe.steps.decisions import Drops, sortable
-from datapipe.steps.grid import CellSizesMetrics, names_of
+from datapipe.steps.grid import CellSizesMetrics, CellsMetrics, names_of
 from datapipe.steps.growth import Files, Growth, Reads, StepSize
 from datapipe.steps.kind import LEFT_OUT, WHERE_GIVEN, Fields, Plan, Planning, Step, Task, entering, file_checksums
 from datapipe.steps.stops import SIZES, BudgetOf, find_stops, places, read_stops
@@ -253,9 +253,23 @@ def _short_cells(planning: Planning, source: str) -> dict[int, int] | None:
 
 
 def budget_shares(growth: Growth, source: str) -> tuple[float, float]:
-    """The share of its tokens that a source has room for, before and at the other size; 1 without a budget. Cells, whose sizes
-    no estimate knows, count with all their tokens."""
-    budget, tokens = growth.mixture.sources[source].max_tokens, growth.steps[f"{source}/tokenize"].tokens
-    if budget is None or not tokens:
-        return 1.0, 1.0
-    return min(1.0, budget * growth.sources[source].factor / tokens), min(1.0, budget / tokens)
+    """The share of its tokens that a source has room for, before and at the other size; 1 without budgets, and where no run
+    has measured the cells that have some."""
+    spec, tokens, factor = (
+        growth.mixture.sources[source],
+        growth.steps[f"{source}/tokenize"].tokens,
+        growth.sources[source].factor,
+    )
+    sizes, budgets = [1], [spec.max_tokens]
+    if spec.split is not None and spec.split.max_tokens:
+        listed, summed = (growth.steps[f"{source}/{step}"].metrics for step in ("cells", "cell-sizes"))
+        names = () if listed is None else listed.of(CellsMetrics).names
+        sizes = () if summed is None else summed.of(CellSizesMetrics).bytes
+        budgets = chosen_values(spec.split.max_tokens, names, None)
+
+    def share(tokens: float) -> float:
+        parts = (tokens * size / sum(sizes) for size in sizes)
+        kept = sum(part if budget is None else min(part, budget) for part, budget in zip(parts, budgets, strict=True))
+        return kept / tokens
+
+    return (share(tokens / factor), share(tokens)) if tokens and any(sizes) else (1.0, 1.0)

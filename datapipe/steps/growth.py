@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 from datapipe.exchange.files import BLOCK_BYTES, FETCH_BYTES, RUN_BYTES
 from datapipe.exchange.tables import HELD_BYTES
+from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import ExchangeFile, OutputFile
 from datapipe.stage.reader import InputFile
 from datapipe.steps.kind import StepKind
@@ -133,6 +134,7 @@ class StepSize:
     kept: float = 0.0
     kept_bytes: float = 0.0
     tokens: float = 0.0
+    metrics: TaskMetrics | None = None  # of a step of one task that has run
 
     @property
     def kind(self) -> str:

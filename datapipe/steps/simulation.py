@@ -110,6 +110,7 @@ def size_of_step(step: Step) -> StepSize:
         kept=totals.documents.kept,
         kept_bytes=totals.documents.kept_bytes,
         tokens=step.own(TokenizeMetrics).tokens if step.kind == "tokenize" else 0,
+        metrics=step.records[0].metrics if len(step.records) == 1 else None,
     )
 
 

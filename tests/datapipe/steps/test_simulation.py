@@ -141,6 +141,13 @@ def test_simulation_counts_the_tasks_that_find_a_cut(tmp_path):
 
 
 @pytest.mark.slow
+def test_simulation_counts_the_rows_of_cells_within_their_budgets(tmp_path):
+    split = "{by: [{column: score, bounds: [50]}], max_tokens: {'0': 3k}}"
+    one, large = (finished(tmp_path / str(times), times, EXACT, overrides=[f"sources.web.split={split}"]) for times in (1, 6))
+    check(at(one, _input(large) / _input(one)), large, 0.2)
+
+
+@pytest.mark.slow
 def test_simulation_by_a_limited_run_has_the_tasks_of_a_whole_one(small, tmp_path):
     mixture = Path(small.mixture.output).parent / "mixture.yaml"
     limited = runs.run_mixture(mixture, output=tmp_path / "out", limit=30, make_engine=runs.InProcess)

@@ -1,9 +1,9 @@
 """Names of the cells of a source, and patterns for them.
 
-en, science, 19   ─▶  en/science/19      a part for each column; "/", "\\", "*", "?", "[", "%", control characters, and "." and
-                                         ".." alone, as in URLs: names of cells are keys of mixtures, as paths are; so are
-                                         the d of "default" and the n of "none", which have a meaning. Of more than 100
-                                         characters the first 80 stay, before a digest
+en, science, 19   ─▶  en/science/19      a part for each column; "/", "\\", "*", "?", "[", "%", control characters, white
+                                         space at the ends, and "." and ".." alone, as in URLs: names of cells are keys of
+                                         mixtures, as paths are; so are the d of "default" and the n of "none", which have a
+                                         meaning. Of more than 100 characters the first 80 stay, before a digest
 */*/1?            ─▶  all cells whose last part is 10 to 19; "*" and "?" stand for characters of one part
 """
 
@@ -21,7 +21,7 @@ DEFAULT = "default"
 NONE = "none"
 """The part of documents without a value."""
 
-_ENCODED = re.compile(r"[/\\*?\[%\x00-\x1f\x7f-\x9f]|^\.{1,2}\Z|^d(?=efault\Z)|^n(?=one\Z)")
+_ENCODED = re.compile(r"[/\\*?\[%\x00-\x1f\x7f-\x9f]|^\.{1,2}\Z|^d(?=efault\Z)|^n(?=one\Z)|^\s+|\s+\Z")
 _MOST_CHARACTERS = 100  # of a part: with eight of them, and its source, a name is below `shard_table.MOST_CHARACTERS`
 _HEAD = 80  # characters of a longer part that stay
 _WILD = {"*": "[^/]*", "?": "[^/]"}

@@ -121,6 +121,7 @@ def test_names_and_patterns_of_cells():
         assert not set(part_of(value)) & set("/*?[\t\x85")
         inside_path(f"crawl/{part_of(value)}/1")  # as the states of a loader have it
     assert part_of("") == "none" != part_of("none")
+    assert part_of(" x ") == "%20x%20"
     long = [part_of(f"{head}{tail}") for head in ("日" * 90, "/" * 90) for tail in ("a" * 200, "b" * 200)]
     assert len({*long}) == 4 and max(map(len, long)) <= 100 and long[0].startswith("日" * 80)
     names = ["de/1", "en/1", "en/12", "en/2", "e.n/1"]

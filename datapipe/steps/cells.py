@@ -105,11 +105,11 @@ class Axis:
         return np.where(np.isfinite(values), values, np.nan)
 
 
-def column_of(axis: Axis, record: pa.RecordBatch, source: str) -> pa.Array:
+def column_of(axis: Axis, record: pa.RecordBatch, where: str) -> pa.Array:
     """Its column in documents. Raises UserError where they have none."""
     if axis.column not in record.schema.names:
         raise UserError(
-            f"sources.{source}.split.by: documents have no column '{axis.column}', they have "
+            f"{where}: documents have no column '{axis.column}', they have "
             f"{', '.join(sorted(record.schema.names))}. If the input has it, name it under `keep`; otherwise add a stage that "
             f"writes it"
         )
@@ -118,7 +118,7 @@ def column_of(axis: Axis, record: pa.RecordBatch, source: str) -> pa.Array:
 
 def parts_of(axis: Axis, record: pa.RecordBatch, seed: int, source: str) -> Codes:
     """The parts of documents by one column."""
-    where, column = f"sources.{source}.split.by", column_of(axis, record, source)
+    column = column_of(axis, record, where := f"sources.{source}.split.by")
     if axis.quantiles:
         return axis.parts_of_scores(axis.scores(column, record.column("key"), seed, where))
     if axis.bounds:

@@ -66,7 +66,7 @@ class GridTask(Task):
                 for axis in self.axes:
                     if axis.quantiles:
                         where = f"sources.{self.source}.split.by"
-                        scores = axis.scores(column_of(axis, rows, self.source), rows.column("key"), self.seed, where)
+                        scores = axis.scores(column_of(axis, rows, where), rows.column("key"), self.seed, where)
                         tables[scores_of(name_in_split(axis.column))].add(scores)
                     else:
                         others[axis.column] = parts_of(axis, rows, self.seed, self.source)

@@ -57,7 +57,7 @@ from datapipe.shards import schemas
 from datapipe.shards.loss_mask import runs_of
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.licenses import codes_of_documents
-from datapipe.steps.cells import LEAST_DOCUMENT_BYTES, Axis, CellBytes, cell_hashes, cell_names, cells_in
+from datapipe.steps.cells import LEAST_DOCUMENT_BYTES, Axis, CellBytes, cell_hashes, cell_names, cells_in, column_of
 from datapipe.steps.decisions import Drops
 from datapipe.steps.grid import axes_of
 from datapipe.steps.guard import Failed
@@ -387,31 +387,15 @@ def _write_used_ids(root: Root, path: str, meter: Meter) -> OutputFile:
 
 def strata_of(batch: DocumentBatch, source: str, column: str, bounds: Sequence[float]) -> NDArray[np.int64]:
     """The stratum of each document, (num_docs,): how many of `bounds` are at most its number.
-    Raises UserError where documents have no such column, or it holds anything but numbers."""
-    names = batch.record.schema.names
-    if column not in names:
+    Raises UserError where documents have no such column, or one of them no number in it."""
+    where, axis = f"sources.{source}.strata.by", Axis(column=column, bounds=tuple(bounds))
+    own = column_of(axis, batch.record, where)
+    values = axis.numbers(own, where)
+    missing = np.flatnonzero(np.isnan(values))
+    if len(missing):
+        document, value = (column[int(missing[0])].as_py() for column in (batch.record.column("id"), own))
         raise UserError(
-            f"sources.{source}.strata.by: documents have no column '{column}', they have {', '.join(sorted(names))}. "
-            f"If the input has it, name it under `keep`; otherwise add a stage that writes it"
+            f"{where}: document {document} has {str(value)[:40]!r} in column '{column}', expected a number. Add the number to "
+            f"the input, or drop such documents with a filter"
         )
-    values = _numbers(batch.record.column(column), f"sources.{source}.strata.by: column '{column}'")
-    missing = pc.is_null(values, nan_is_null=True)
-    if pc.any(missing).as_py():
-        document = batch.record.column("id")[int(pc.index(missing, True).as_py())]
-        raise UserError(
-            f"sources.{source}.strata.by: document {document} has no number in column '{column}', so it belongs to no stratum. "
-            f"Add the number to the input, or drop such documents with a filter"
-        )
-    return np.searchsorted(np.asarray(bounds, np.float64), values.to_numpy(), side="right").astype(np.int64)
-
-
-def _numbers(values: pa.Array, what: str) -> pa.Array:
-    """A column as float64; numbers kept from JSON are text."""
-    kind = values.type
-    tests = pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal
-    if not any(test(kind) for test in tests):
-        raise UserError(f"{what} holds {kind}, expected numbers")
-    try:
-        return values.cast(pa.float64(), safe=False)
-    except pa.ArrowInvalid as error:
-        raise UserError(f"{what} holds text that is not a number: {error}. Expected numbers, such as 3 or 0.5") from error
+    return np.searchsorted(bounds, values, side="right").astype(np.int64)

@@ -195,7 +195,7 @@ def test_stratum_is_the_number_of_bounds_that_are_reached(type_):
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        (pa.array(["1", "many"]), "'n' .*'many'"),
+        (pa.array(["1", "many"]), "document d1 has 'many' in column 'n'"),
         (pa.array([True, False]), "'n' holds bool"),
         (pa.array([1, None]), "document d1 .*'n'"),
         (pa.array([1.0, float("nan")]), "document d1 .*'n'"),

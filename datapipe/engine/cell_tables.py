@@ -48,6 +48,8 @@ def with_cell_tables(mixture: Mixture) -> Mixture:
         if source.split is not None and source.split.is_table:
             where = f"{mixture.where('sources', name, 'split', 'weights')}: {masked(str(source.split.weights))}"
             changed[name] = _with_table(source.split, _content(str(source.split.weights), where), where)
+            if source.max_tokens is not None and changed[name].max_tokens:
+                raise UserError(f"{where}: found max_tokens beside that of the source, expected one of them. Leave one out")
     return mixture.with_source_values("split", changed) if changed else mixture
 
 

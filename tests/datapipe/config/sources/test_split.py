@@ -207,3 +207,10 @@ def test_tables_become_weights_by_name(tmp_path, table, expected):
     assert split.weights == expected
     assert split.repeat == ({"x%2Fy/1": Fraction(1, 2)} if "repeat" in table else {})
     assert split.max_tokens == ({"%64efault/none": 1000} if "max_tokens" in table else {})
+
+
+def test_a_table_has_no_budgets_beside_that_of_the_source(tmp_path):
+    (tmp_path / "weights.csv").write_text("cell,weight,max_tokens\nen/1,2,1K\n")
+    mixture = _loaded(tmp_path, GOOD.replace("}]}", f"}}], weights: {tmp_path}/weights.csv}}\n    max_tokens: 5K"))
+    with pytest.raises(UserError, match="found max_tokens beside that of the source"):
+        with_cell_tables(mixture)

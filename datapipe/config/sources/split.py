@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 from datapipe.cell_names import DEFAULT
 from datapipe.config.fields import Count, Record, Weight, as_tuple, parse_weight
@@ -68,21 +68,12 @@ class AxisSpec(Record):
         return bool(self.bounds) or self.quantiles is not None
 
 
-_AXIS_SCHEMA = {
-    "type": "object",
-    "properties": {
-        "column": {"type": "string", "minLength": 1},
-        "bounds": {"type": "array", "items": {"type": "number"}},
-        "quantiles": {"type": "integer", "minimum": 2, "maximum": 100},
-    },
-    "required": ["column"],
-    "additionalProperties": False,
-}
 Axis = Annotated[
     AxisSpec,
-    BeforeValidator(lambda value: {"column": value} if isinstance(value, str) else value),
+    BeforeValidator(
+        lambda value: {"column": value} if isinstance(value, str) else value, json_schema_input_type=str | AxisSpec
+    ),
     PlainSerializer(lambda axis: axis.model_dump(exclude_defaults=True) if axis.has_numbers else axis.column),
-    WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1}, _AXIS_SCHEMA]}),
 ]
 
 

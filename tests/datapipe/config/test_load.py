@@ -188,7 +188,7 @@ def test_all_problems_are_listed(tmp_path: Path):
 def test_starter_shows_every_option_with_a_comment():
     within = "until weights schedule temperature by bounds repeat order num_cpus num_gpus memory model prompt usd "
     within += "usd_per_million_tokens snapshot version from share rate spm at min_chars lacking files group_by max_bytes "
-    within += "separators of"
+    within += "separators of column quantiles"
     assert all(f"{name}: " in starter_mixture() for name in within.split())
     shown = {*re.findall(r"^[ #-]*([a-z_]+):.*# ", starter_mixture(), re.MULTILINE), *within.split()}
     schema = Mixture.model_json_schema()

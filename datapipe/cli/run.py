@@ -149,11 +149,13 @@ def _run(
 ) -> None:
     from datapipe.engine.run import Run
     from datapipe.engine.run_report import run_and_report
+    from datapipe.report.layout import line_width
     from datapipe.report.screen import print_screen
 
     ended = run_and_report(run := Run(mixture, emit, options, generation=generation), state)
     if ended.report is not None:
-        print_screen(ended.report, masked(run.root.url), console, _snapshot_lines(run), has_next=generation is None)
+        lines = _snapshot_lines(run, line_width(console))
+        print_screen(ended.report, masked(run.root.url), console, lines, has_next=generation is None)
     ended.raise_problem()
 
 
@@ -170,9 +172,9 @@ def _read_to_its_end() -> Iterator[None]:
         ) from None
 
 
-def _snapshot_lines(run: Run) -> list[str]:
+def _snapshot_lines(run: Run, width: int) -> list[str]:
     """Lines about the new snapshot; none where there is none, and where files are added: the follower has one."""
-    from datapipe.report.screen import snapshot_lines, work_line
+    from datapipe.report.screen import snapshot_lines, work_lines
     from datapipe.report.snapshot_list import changes
 
     if run.snapshot is None or run.work is None or run.generation is not None:
@@ -185,7 +187,7 @@ def _snapshot_lines(run: Run) -> list[str]:
         newest,
         before,
         differences,
-        work_line(output, run.work),
+        work_lines(output, run.work, width),
         loads_before=run.before is not None and run.before.has_tokens,
     )
     return [*lines, *_documents(run)] if not run.snapshot.has_tokens else lines

@@ -24,11 +24,11 @@ from datapipe.quantities import counted, size
 from datapipe.report.cells import Bytes, Table, cell, share_of
 from datapipe.report.contamination import evaluation_table
 from datapipe.report.layout import (
-    MOST_COLUMNS,
     NO_BREAK,
     NumberTable,
     fitting,
     harmless_text,
+    line_width,
     print_lines,
     print_text,
     print_verbatim,
@@ -312,7 +312,7 @@ def _shortened(text: str) -> str:
 
 def print_comparison(comparison: Comparison, console: Console, full: bool = False) -> None:
     """Prints a comparison, with `full` all its reasons and rules."""
-    width = min(console.width, MOST_COLUMNS)
+    width = line_width(console)
     print_wrapped((f"{letter}  {output}" for letter, output in zip("AB", comparison.outputs)), console, "bold")
     print_wrapped(_not_done(comparison.runs), console, "red")
     options = comparison.options or ["the mixtures are the same, but for names and execution"]

@@ -59,7 +59,7 @@ class Section:
 
 
 def cell(value: Cell) -> str:
-    """A cell as text. Floats have four significant digits."""
+    """A cell as text. Floats have four significant digits, and all before the point."""
     if value is None:
         return "·"
     if isinstance(value, str):
@@ -72,7 +72,7 @@ def cell(value: Cell) -> str:
         return f"−{value:,}" if value else "·"
     if isinstance(value, Share):
         return f"{value:.2%}"
-    return f"{int(value):,}" if value == int(value) else f"{value:,.4g}"
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:,.4g}"
 
 
 def share(part: float, whole: float) -> Share | None:

@@ -64,6 +64,11 @@ def wide_console(*, to_stderr: bool = False) -> Console:
     return console if console.is_terminal else Screen(stderr=to_stderr, width=width)
 
 
+def line_width(console: Console) -> int:
+    """Columns of a line of prose."""
+    return min(console.width, MOST_COLUMNS)
+
+
 def harmless_text(text: str, style: str = "") -> Text:
     """A text of rich whose control characters are escaped before it is measured and folded."""
     return Text(harmless(text), style=style)
@@ -72,7 +77,7 @@ def harmless_text(text: str, style: str = "") -> Text:
 def print_text(text: str, console: Console, style: str = "", *, hanging: int = 2) -> None:
     """Prints a text: on a terminal each of its lines wrapped, elsewhere as it is."""
     if console.is_terminal:
-        width = min(console.width, MOST_COLUMNS)
+        width = line_width(console)
         print_lines((part for line in text.split("\n") for part in wrapped(line, width, hanging)), console, style)
     else:
         print(harmless(text.replace(NO_BREAK, " ")), file=console.file)
@@ -117,7 +122,7 @@ def print_lines(lines: Iterable[str], console: Console, style: str = "") -> None
 
 def print_wrapped(texts: Iterable[str], console: Console, style: str = "") -> None:
     """Prints texts, each wrapped at words, in a log too."""
-    width = min(console.width, MOST_COLUMNS)
+    width = line_width(console)
     print_lines([line for text in texts for line in wrapped(text, width)], console, style)
 
 
@@ -210,18 +215,20 @@ class NumberTable:
             folded = ([textwrap.fill(word, max(1, room // 3)) for word in heading.split(" ")] for heading in headings)
             headings = ["\n".join(words) for words in folded]
         name, *others = widths()
-        least, start, title = min(name, _LEAST_NAME + between), 0, self.title
+        least, start, title, width = min(name, _LEAST_NAME + between), 0, self.title, min(options.max_width, MOST_COLUMNS)
         while start < len(others) and (self.continues or not start):
             stop = start + 1
             while stop < len(others) and least + sum(others[start : stop + 1]) <= room:
                 stop += 1
             left = room - sum(others[start:stop])
-            yield self._table(title, headings, range(start + 1, stop + 1), max(1, left - between) if left < name else None)
+            yield from (Text(line, style="bold") for line in wrapped(title, width) if title)
+            yield self._table(headings, range(start + 1, stop + 1), max(1, left - between) if left < name else None)
             start, title = stop, f"{self.title}, continued"
+        yield from (Text(line, style="dim") for line in wrapped(self.caption, width) if self.caption)
 
-    def _table(self, title: str, headings: Sequence[str], shown: Iterable[int], name_width: int | None) -> Table:
+    def _table(self, headings: Sequence[str], shown: Iterable[int], name_width: int | None) -> Table:
         edges: dict[str, Any] = {} if self.edges else {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
-        table = Table(title=Text(harmless(title)), title_justify="left", title_style="bold", **edges)
+        table = Table(**edges)
         table.add_column(headings[0], overflow="fold", width=name_width)
         for column in shown:
             table.add_column(Text(headings[column]), justify="right", no_wrap=True)
@@ -229,8 +236,6 @@ class NumberTable:
             name = cells[0] if name_width is None else _name_lines(cells[0], name_width)
             others = (Text(cells[column]) for column in shown)
             table.add_row(Text(name), *others, style=style, end_section=number in self._sections)
-        if self.caption:
-            table.caption, table.caption_justify = self.caption, "left"
         return table
 
 

@@ -12,7 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from shlex import quote
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
+from rich.rule import Rule
+from rich.text import Text
 
 from datapipe.credentials import masked
 from datapipe.machine.terminal import harmless
@@ -20,11 +23,10 @@ from datapipe.quantities import counted, size
 from datapipe.report.cells import Section, Table, short_share
 from datapipe.report.documents import dropped_by_stage, note_of_removed
 from datapipe.report.layout import (
-    MOST_COLUMNS,
     NO_BREAK,
     NumberTable,
     fitting,
-    harmless_text,
+    line_width,
     print_lines,
     print_text,
     print_wrapped,
@@ -44,7 +46,7 @@ _LEAST_NAME = 12  # columns that a name has at least, where there are longer one
 def print_screen(report: Report, output: str, console: Console, lines: Sequence[str] = (), *, has_next: bool = True) -> None:
     """Prints the short screen of a report, with paragraphs about the snapshot from `snapshot_lines`,
     and with the next commands, which name `output`, a URL or path without credentials."""
-    width = min(console.width, MOST_COLUMNS)
+    width = line_width(console)
     if report.status != "done":
         print_wrapped([_committed(report, output)], console)
     else:
@@ -54,7 +56,7 @@ def print_screen(report: Report, output: str, console: Console, lines: Sequence[
             print_wrapped([_dropped(report), *_thresholds(report)], console)
         print_wrapped((*_taken(report), *note_of_removed(report)), console)
         print_wrapped(["", *lines] if lines else [], console)
-        print_lines(["", *_next(report, output, width)] if has_next else [], console)
+        print_lines((line.replace(NO_BREAK, " ") for line in ("", *_next(report, output, width)) if has_next), console)
     print_warnings(report.warnings, console, f"`datapipe report {quote(output)} --full` shows them")
 
 
@@ -66,14 +68,16 @@ def print_full(report: Report, console: Console) -> None:
 
 def print_sections(sections: Iterable[Section], console: Console) -> None:
     for section in sections:
-        print_tables(section.tables, section.notes, console)
+        if section.tables or section.notes:  # figures alone are for a page
+            console.print()
+            console.print(Rule(Text(section.title, style="bold"), align="left"))
+            print_tables(section.tables, section.notes, console)
 
 
 def print_tables(tables: Iterable[Table], notes: Iterable[str], console: Console) -> None:
     for table in tables:
         console.print(NumberTable.of(table, continues=True), crop=False)
-    for note in notes:
-        console.print(harmless_text(note), crop=False)
+    print_wrapped(notes, console)
 
 
 def print_training(trained: Trained, console: Console) -> None:
@@ -195,10 +199,10 @@ def _committed(report: Report, output: str) -> str:
 
 
 def snapshot_lines(
-    output: str, newest: str, before: str, changes: Sequence[str], work: str, *, loads_before: bool = True
+    output: str, newest: str, before: str, changes: Sequence[str], work: Iterable[str], *, loads_before: bool = True
 ) -> list[str]:
     """Paragraphs about a publication. `newest` and `before` are fingerprints; `before` is empty
-    where there was no snapshot. `changes` are a line each, `work` is the line about work/. `loads_before`: whether the
+    where there was no snapshot. `changes` are a line each, `work` are the lines about work/. `loads_before`: whether the
     loader reads the snapshot before; it reads none of documents."""
     lines = [f"snapshot {newest[:12]}{', as before' if newest == before else ''}"]
     if before and newest != before:
@@ -206,27 +210,29 @@ def snapshot_lines(
         lines += [f"  {masked(change)}" for change in changes]
         how = f'Loader({_literal(output)}, snapshot="{before[:12]}")' if loads_before else "`datapipe snapshots` lists it"
         lines += [f"The one before stays: {how}"]
-    return [*lines, work]
+    return [*lines, *work]
 
 
-def work_line(output: str, work: WorkBytes) -> str:
+def work_lines(output: str, work: WorkBytes, width: int) -> Iterator[str]:
     """What work/ takes, and which command deletes how much of it."""
-    command, parts = f"`datapipe clean {quote(output)}", list[str]()
+    command = f"datapipe clean {quote(output)}"
+    yield f"work/: {size(work.total)}{'' if work.clean or work.work else '; the report is made of it'}"
     if work.clean:
-        parts.append(f"{command}` deletes {size(work.clean)} that no snapshot needs")
+        yield from _command(command, f"deletes {size(work.clean)} that no snapshot needs", width)
     if work.work:
-        parts.append(f"{command} --work` deletes {size(work.work)} that only later runs and `inspect` need")
-    return f"work/: {size(work.total)}; {', and '.join(parts) or 'the report is made of it'}"
+        yield from _command(f"{command} --work", f"deletes {size(work.work)} that only later runs and `inspect` need", width)
+
+
+def _command(command: str, about: str, width: int) -> list[str]:
+    """A command with a comment behind it, or where that is too long above it."""
+    line = f"  {command}  # {about}"
+    return [line] if cell_len(line) <= width else [f"  # {about}", f"  {command.replace(' ', NO_BREAK)}"]
 
 
 def _next(report: Report, output: str, width: int) -> Iterator[str]:
     yield "next:"
-    for command, about in (
-        (f"datapipe report {quote(output)} --full", "all numbers; as charts: report.html"),
-        (f"datapipe inspect {quote(output)} --dropped all", "what was dropped"),
-    ):
-        line = f"  {command}  # {about}"
-        yield line if len(line) <= width else f"  {command}"
+    yield from _command(f"datapipe report {quote(output)} --full", "all numbers; as charts: report.html", width)
+    yield from _command(f"datapipe inspect {quote(output)} --dropped all", "what was dropped", width)
     for number, length in enumerate(report.total.packing):
         yield from ["", "    from datapipe.loader import Loader"] if not number else [""]
         rows = f", sequence_length={length}" if number else ""

@@ -12,7 +12,7 @@ from datapipe.config.interpolation import parsed_yaml
 from datapipe.credentials import masked
 from datapipe.quantities import counted, size
 from datapipe.records.names import MIXTURE
-from datapipe.report.layout import MOST_COLUMNS, print_lines, print_wrapped
+from datapipe.report.layout import line_width, print_lines, print_wrapped
 from datapipe.shards.manifest import Snapshot, snapshot_file
 from datapipe.shards.snapshot_folder import snapshot_folder
 from datapipe.shards.snapshots import Pin, Publication, files_needed, pins
@@ -27,7 +27,7 @@ _LISTED_CHANGES = 8
 def print_snapshots(root: Root, every: Sequence[Publication], console: Console) -> None:
     """Prints the snapshots of an output, the newest last: a line for each, and below it what changed since the one before."""
     owners = Counter(path for each in every for path in files_needed([each.snapshot]))
-    width = min(console.width, MOST_COLUMNS)
+    width = line_width(console)
     pinned = pins(root)
     before: Snapshot | None = None
     for each, is_again in _history(every):

@@ -29,7 +29,7 @@ from datapipe.report.layout import NO_BREAK, NumberTable, print_text, wrapped
 from datapipe.report.plan_view import last_grids, plan_view
 from datapipe.report.records import TakenSource, Threshold
 from datapipe.report.report import Report
-from datapipe.report.screen import print_screen, print_sections, print_training, print_warnings, snapshot_lines, work_line
+from datapipe.report.screen import print_screen, print_sections, print_training, print_warnings, snapshot_lines, work_lines
 from datapipe.report.snapshot_list import print_snapshots
 from datapipe.shards.snapshots import publications
 from datapipe.snapshots.clean import WorkBytes
@@ -123,17 +123,17 @@ def _printed(report: dict[str, Any], width: int, news: tuple[str, ...] = (), out
     return stream.getvalue()
 
 
-_WORK = work_line("runs/trial", WorkBytes(total=2_300_000, clean=0, work=2_100_000))
+_WORK = list(work_lines("runs/trial", WorkBytes(total=2_300_000, clean=0, work=2_100_000), 80))
 _NEWS = tuple(snapshot_lines("runs/trial", "ab" * 16, "cd" * 16, ["source docs added", "seed: 1 → 2"], _WORK))
 
 
 def test_line_about_work_names_the_commands_that_delete_of_it() -> None:
     none, stale, both = (WorkBytes(total=40, clean=clean, work=work) for clean, work in ((0, 0), (10, 0), (10, 20)))
-    assert work_line("out", none) == "work/: 40 B; the report is made of it"
-    assert work_line("out", stale) == "work/: 40 B; `datapipe clean out` deletes 10 B that no snapshot needs"
-    assert work_line("my out", both).endswith(
-        "and `datapipe clean 'my out' --work` deletes 20 B that only later runs and `inspect` need"
-    )
+    assert list(work_lines("out", none, 80)) == ["work/: 40 B; the report is made of it"]
+    assert list(work_lines("out", stale, 80)) == ["work/: 40 B", "  datapipe clean out  # deletes 10 B that no snapshot needs"]
+    *_, about, command = work_lines("my out", both, 60)
+    assert about == "  # deletes 20 B that only later runs and `inspect` need"
+    assert command.replace(NO_BREAK, " ") == "  datapipe clean 'my out' --work"
 
 
 def test_screen_of_a_run_has_a_row_for_each_source_and_what_changed_and_what_comes_next() -> None:
@@ -155,7 +155,7 @@ def test_screen_of_fifty_sources_is_short_and_its_sums_are_whole(width: int) -> 
     sources = {f"a-source-with-a-rather-long-name-{number:02}": _entry(10**9 + number, 10**8, 10**12) for number in range(50)}
     warnings = [{"kind": "few_kept", "source": name, "text": f"few of {name}"} for name in sources]
     lines = _printed(_report(sources, _entry(50 * 10**9, 5 * 10**9, 5 * 10**13), warnings=warnings), width).splitlines()
-    assert len(lines) < 32
+    assert len(lines) < 34
     assert max(map(len, lines)) <= width
     assert sum(re.match(r"a-source-with.* 1\.0B  100M", line) is not None for line in lines) == 10
     assert any(re.match(r"and 40 more.* 40\.0B  4\.0B +10%", line) for line in lines)
@@ -201,7 +201,7 @@ def test_screen_reports_the_thresholds_of_kept_shares_and_what_other_snapshots_g
 def test_screen_commands_name_the_output_for_a_shell_and_for_python(output: str) -> None:
     report = _two()
     report["total"]["packing"]["1024"] = report["total"]["packing"]["512"]
-    screen = _printed(report, 200, tuple(snapshot_lines(output, "ab" * 16, "cd" * 16, [], "")), output)
+    screen = _printed(report, 200, tuple(snapshot_lines(output, "ab" * 16, "cd" * 16, [], [])), output)
     commands = [shlex.split(line, comments=True) for line in screen.splitlines() if line.startswith("  datapipe ")]
     assert [command[:3] for command in commands] == [["datapipe", name, output] for name in ("report", "inspect")]
     loaders = [ast.literal_eval(place) for place in re.findall(r"Loader\((.*?), (?:batch|snapshot)", screen)]
@@ -230,6 +230,18 @@ def _funnel(report: dict[str, Any], width: int) -> list[str]:
     stream = io.StringIO()
     print_sections([documents(Report.model_validate(report))], Console(file=stream, width=width))
     return stream.getvalue().splitlines()
+
+
+def test_full_report_has_a_heading_for_each_section_and_titles_as_wide_as_the_screen() -> None:
+    stream = io.StringIO()
+    sections = reports.report(["web"], name="a-rather-long-name-of-a-run").sections()
+    print_sections(sections, Console(file=stream, width=80))
+    lines = stream.getvalue().splitlines()
+    headings = [line.rstrip(" ─") for before, line in zip(lines, lines[1:]) if not before and line.endswith("─")]
+    assert headings == [section.title for section in sections if section.tables or section.notes]
+    assert "Lengths of documents" not in headings  # figures, which a page alone draws
+    titles = [table.title for section in sections for table in section.tables if len(table.title) < 80]
+    assert all(title in lines for title in titles)
 
 
 @pytest.mark.parametrize(("width", "num_tables"), [(40, 7), (80, 4), (120, 2), (200, 1)])

@@ -8,7 +8,7 @@ One table is in memory at a time, beside the sums: 80 kB for each rule of one so
 import heapq
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Annotated, Any, Literal
 
@@ -236,12 +236,13 @@ def filters(report: WithDistributions) -> Section:
     rows: list[list[Cell]] = []
     for each in rules:
         rule = each.rule
-        bounds = [rule.bins[0][0], rule.bins[-1][1]] if rule.bins else [None, None]
+        bins = _drawn_bins(rule)
+        bounds = [bins[0].low, bins[-1].high] if bins else [None, None]
         failed = None if rule.failed_share is None else Share(rule.failed_share)
-        rows.append([each.label, rule.failed, failed, rule.dropped, condition(rule), *bounds])
-    headings = ["rule", "fail", "share", "dropped", "keeps", "measured from", "to"]
+        rows.append([each.label, rule.failed, failed, rule.dropped, *bounds, condition(rule)])
+    headings = ["rule", "fail", "share", "dropped", "measured from", "to", "keeps"]
     table = Table(title="Documents that fail a rule, whatever other rules decide", headings=headings, rows=rows)
-    figures = [rule_figure(each) for each in rules if each.rule.failed]
+    figures = [rule_figure(each) for each in rules if each.rule.dropped or (each.rule.failed and each.rule.mode == "tag")]
     return Section(anchor="filters", title="What the filters measured", tables=[table], figures=figures, noun="rule")
 
 
@@ -255,7 +256,7 @@ def condition(rule: Rule) -> str:
 
 def rule_figure(each: MeasuredRule) -> Table:
     rule = each.rule
-    bins = [Bin(low=low, high=high, passed=passed, failed=failed) for low, high, passed, failed in rule.bins]
+    bins = _drawn_bins(rule)
     drawing = Histogram.of(bins, rule.threshold) if bins else None
     rows = [[_range(bar), bar.passed, bar.failed] for bar in (drawing.bins if drawing else ())]
     return Table(
@@ -265,6 +266,15 @@ def rule_figure(each: MeasuredRule) -> Table:
         drawing=drawing,
         note=" ".join(_notes(rule)),
     )
+
+
+def _drawn_bins(rule: Rule) -> list[Bin]:
+    """The bins of a rule. The last one ends at its lower edge where that is its only whole number: a share of 1 is in the bin
+    from 1 to 1.0625, and no share is above 1."""
+    bins = [Bin(low=low, high=high, passed=passed, failed=failed) for low, high, passed, failed in rule.bins]
+    if bins and bins[-1].low.is_integer() and bins[-1].high - bins[-1].low < 1:
+        bins[-1] = replace(bins[-1], high=bins[-1].low)
+    return bins
 
 
 def _notes(rule: Rule) -> Iterator[str]:

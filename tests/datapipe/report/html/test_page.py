@@ -99,6 +99,26 @@ def test_the_threshold_stands_between_those_that_pass_and_those_that_fail() -> N
     assert max(failed) < x
 
 
+def _rule_with(**changes: Any) -> Report:
+    return report(["web"], measured={"web": {"filter.some": {"rule": rule() | changes}}})
+
+
+@pytest.mark.parametrize(("changes", "is_drawn"), [({}, True), ({"dropped": 0}, False), ({"dropped": 0, "mode": "tag"}, True)])
+def test_rule_that_drops_nothing_has_no_histogram_unless_it_tags(changes: dict[str, Any], is_drawn: bool) -> None:
+    charts = [chart for chart, _ in _figures(_page(_rule_with(**changes)), "histogram")]
+    assert len(charts) - 2 == is_drawn  # two are of lengths
+
+
+def test_axis_of_shares_ends_at_one() -> None:
+    bins = [[0.5, 0.53125, 0, 4], [0.9375, 1.0, 7, 0], [1.0, 1.0625, 9, 0]]
+    content = _rule_with(threshold=0.75, bins=bins, passed=16, failed=4, dropped=4)
+    chart, _ = next(_figures(_page(content), "histogram"))
+    ticks = [float(text) for text in chart.xpath(".//text[contains(@class, 'tick')]/text()")]
+    assert max(ticks) == 1.0 and sum(mark["value"] for mark in _marks(chart)) == 20
+    [table] = content.sections()[2].tables
+    assert table.rows[0][4:6] == [0.5, 1.0]
+
+
 def test_the_stream_is_as_wide_as_its_documents_and_ends_with_those_kept() -> None:
     content = report(rules=["a", "b"])
 
@@ -220,6 +240,8 @@ def test_the_report_is_whole_in_any_window(browser: Any, address: str, width: in
         seen.check()
         assert seen.page.locator("figure svg").count() > 10
         assert seen.page.evaluate(_CUT_CHARTS) == []
+        tops = seen.page.evaluate("[...document.querySelectorAll('.tiles div')].map(tile => tile.getBoundingClientRect().top)")
+        assert len(set(tops)) == 1, "tiles are one row"
         if width == WIDE:
             seen.check_accessibility()
         paper = "rgb(255, 255, 255)" if scheme == "light" else "rgb(13, 17, 23)"

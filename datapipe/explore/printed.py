@@ -37,7 +37,7 @@ from datapipe.report.layout import (
 )
 
 _SHOWN_CHARS = 600
-_KEPT_TEXT, _READ_TEXT, _EXTRACTED_TEXT = "  (as the stages left it)", "  (as it was read)", "  (as the stage got it)"
+_KEPT_TEXT, _READ_TEXT, _EXTRACTED_TEXT = "(as the stages left it)", "(as it was read)", "(as the stage got it)"
 _COLUMN_CHARS = 200
 _SHOWN_FINDINGS = 5
 _SHOWN_NAMES = 10
@@ -95,11 +95,12 @@ def print_documents(documents: Sequence[Mapping[str, Any]], console: Console, fu
 
 def _decision(document: Mapping[str, Any]) -> str:
     decision = f"{document['outcome']} {document['reason'] or ''}".strip()
-    decision += _KEPT_TEXT if document["outcome"] == "kept" else _EXTRACTED_TEXT if document["is_as_judged"] else _READ_TEXT
     if document["value"] is not None:
         decision += f"  measured{NO_BREAK}{document['value']:.4g}"
     if document["threshold"] is not None:
         decision += f"  threshold{NO_BREAK}{document['threshold']:.4g}"
+    about = _KEPT_TEXT if document["outcome"] == "kept" else _EXTRACTED_TEXT if document["is_as_judged"] else _READ_TEXT
+    decision += f"  {about.replace(' ', NO_BREAK)}"
     if document["is_taken_down"]:
         decision += "  taken down since"
     if document["survivor"]:

@@ -204,10 +204,9 @@ def _shared_notes(request: Request, plan: Plan, group: str) -> Iterator[str]:
 def _state(step: Step) -> list[str | tuple[str, str]]:
     if step.tasks is None:
         return [("after the steps before", "yellow")]
-    fingerprints = f" {step.tasks[0].fingerprint[:12]}…" if step.tasks else ""
     if step.is_committed:
-        return [("committed", "green"), f" {counted(len(step.tasks), 'task')}, {size(step.totals.bytes)}{fingerprints}"]
-    return [("would run", "cyan"), f" {len(step.pending())} of {counted(len(step.tasks), 'task')}{fingerprints}"]
+        return [("committed", "green"), f" {counted(len(step.tasks), 'task')}, {size(step.totals.bytes)}"]
+    return [("would run", "cyan"), f" {len(step.pending())} of {counted(len(step.tasks), 'task')}"]
 
 
 def _mixture_table(request: Request, plan: Plan) -> NumberTable:

@@ -17,6 +17,7 @@ pages of one site share its frame, and unverified matches chain them.
 | pairs of web pages labelled by people | recall | 0.72 | 0.69 | 0.63 |
 """
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 import numpy as np
@@ -72,9 +73,18 @@ def curve_lines(bands: int, rows: int, least: float | None) -> tuple[str, ...]:
         f"{bands} bands of {rows} rows, {bands * rows} permutations; half of the pairs match at similarity "
         f"{similarity_matched_with(0.5, bands, rows):.2f}, 5 % at {similarity_matched_with(0.05, bands, rows):.2f}, "
         f"99 % at {similarity_matched_with(0.99, bands, rows):.2f}",
-        "similarity" + "".join(f"{similarity:>7.1f}" for similarity in _SHOWN),
-        "match     " + "".join(f"{1 - (1 - similarity**rows) ** bands:>7.1%}" for similarity in _SHOWN),
+        _row("similarity", [f"{similarity:.1f}" for similarity in _SHOWN]),
+        _row("match", map(_per_cent, (1 - (1 - similarity**rows) ** bands for similarity in _SHOWN))),
     )
     if least is None:
         return lines
-    return (*lines, "verified  " + "".join(f"{counting_probability(s, bands, rows, least):>7.1%}" for s in _SHOWN))
+    return (*lines, _row("verified", (_per_cent(counting_probability(each, bands, rows, least)) for each in _SHOWN)))
+
+
+def _row(name: str, cells: Iterable[str]) -> str:
+    """A line of the curve: 50 columns, so that it is whole in a plan on a screen of 60."""
+    return f"{name:<10}{''.join(f'{each:>5}' for each in cells)}"
+
+
+def _per_cent(share: float) -> str:
+    return f"{share:.1%}" if share < 0.0995 else f"{share:.0%}"

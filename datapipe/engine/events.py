@@ -143,7 +143,7 @@ class Published:
             return f"{begin} without {counted(self.taken_down, 'document')} taken down"
         if not self.tokens:
             return f"{begin} with {counted(self.documents, 'document')} more"
-        return f"{begin} with {self.tokens:,} tokens more. Trainers move with loader.advance()"
+        return f"{begin} with {self.tokens:,} tokens more.\nTrainers move with loader.advance()"
 
 
 OfFollower = SourcesListed | Waiting | Adding | Published

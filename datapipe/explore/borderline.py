@@ -10,7 +10,6 @@ only counted. With `mode: tag`, the sides are those that would be kept and dropp
 import json
 from collections.abc import Mapping
 from itertools import zip_longest
-from time import monotonic
 from typing import Any
 
 from datapipe.config import catalogue
@@ -24,8 +23,6 @@ from datapipe.stage.base import BELOW_SHARE, Filter
 
 MOST_SHOWN = 50
 MOST_TRIED = 200  # documents that passed a rule of which the fate is looked up, nearest first
-EXCERPT_CHARS = 300
-EXCERPTS_S = 1.5  # Excerpts are read for so long; the remaining rows come without one
 _SHARE_OPTIONS = frozenset({"keep_share", "share_of", "threshold_from"})
 """Options of a filter that keeps a share. A threshold of its score takes their place."""
 
@@ -37,10 +34,7 @@ def sides(view: DocumentView, rule: RuleOf) -> dict[str, Any]:
     listed = {"kept": kept, "dropped": _nearest(view.output, rule, is_dropped=True, most=MOST_SHOWN)}
     facts = view.output.facts_of([row["key"] for nearest in listed.values() for row in nearest])
     shown = {side: view.rows.shown([{**facts[row["key"]], **row} for row in nearest]) for side, nearest in listed.items()}
-    ends = monotonic() + EXCERPTS_S
-    for row in (row for pair in zip_longest(*shown.values()) for row in pair if row is not None):
-        if monotonic() < ends:
-            row["excerpt"] = view.text(facts[bytes.fromhex(row["key"])])[0][:EXCERPT_CHARS] or None
+    view.add_excerpts([row for pair in zip_longest(*shown.values()) for row in pair if row is not None], lines=False)
     return {**_about(view.output, rule), "dropped_later": len(tried) - len(kept), **shown}
 
 

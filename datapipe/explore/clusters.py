@@ -139,6 +139,7 @@ def listed_clusters(view: DocumentView, query: ClusterQuery) -> dict[str, Any]:
         similarity = None if group["least"] is None else [group["least"], group["greatest"]]
         row = _row(view, group["survivor"], facts)
         clusters.append({"stage": query.stage, "survivor": row, "dropped": group["dropped"], "similarity": similarity})
+    view.add_excerpts([each["survivor"] for each in clusters])
     return {"total": groups[0]["total"] if groups else 0, "clusters": clusters}
 
 
@@ -167,7 +168,7 @@ def _shown(
 
 def _row(view: DocumentView, key: bytes, facts: Mapping[bytes, Mapping[str, Any]]) -> dict[str, Any]:
     """The row of a document; of one of an earlier run, what is known of it."""
-    unknown = dict.fromkeys(("source", "id", "stage", "rule", "value", "threshold", "bytes"))
+    unknown = dict.fromkeys(("source", "id", "url", "stage", "rule", "value", "threshold", "bytes"))
     return view.rows.shown([facts.get(key, {**unknown, "key": key, "fate": "kept"})])[0]
 
 

@@ -24,7 +24,7 @@ from datapipe.document_name import FORMS, InputFiles, document_name
 from datapipe.engine.history import read_history, read_mixture
 from datapipe.errors import DatapipeError, UserError, suggest
 from datapipe.exchange.tables import read_row, shard_of_task
-from datapipe.explore.database import KINDS, Database, FactFiles, Limits
+from datapipe.explore.database import KINDS, URL, Database, FactFiles, Limits
 from datapipe.explore.located import GONE, NOT_FOUND, DocumentLocator
 from datapipe.records.outputs import ShardFile, TableFile
 from datapipe.report.distributions import MeasuredRule
@@ -41,7 +41,10 @@ Fate = Literal["kept", "dropped", "quarantined"]
 FATES: tuple[Fate, ...] = get_args(Fate)
 
 SAMPLE = "md5(key), key"  # the order of a keyed sample in SQL
-COLUMNS = "source, fate, key, id, stage, rule, value, threshold, survivor, bytes, error, excerpt, filename, file_row_number"
+COLUMNS = (
+    f"source, fate, key, id, {URL} as url, stage, rule, value, threshold, survivor, bytes, error, excerpt, filename, "
+    "file_row_number"
+)
 
 OWN_VALUES = frozenset({*OWN_COLUMNS, "html"})  # columns that no source and no stage names
 

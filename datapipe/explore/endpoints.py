@@ -64,12 +64,16 @@ class Api:
                 started, query = perf_counter(), parsed(Query, options)
                 total, rows = self.rows.listed(query)
                 took_ms = round((perf_counter() - started) * 1e3, 1)
+                if query.lines:
+                    view.add_excerpts(rows)
                 return {"total": total, "offset": query.offset, "ms": took_ms, "documents": rows}
             case ("lookup",):
                 text = options.get("q", "").strip()
                 if not text:
                     raise UserError("Give q: a key, a name such as SOURCE/PATH:POSITION, an id or a URL.")
-                return {"documents": self.rows.named(text, MOST_FOUND)}
+                rows = self.rows.named(text, MOST_FOUND)
+                view.add_excerpts(rows)
+                return {"documents": rows}
             case ("search",):
                 query = parsed(SearchQuery, options)
                 return _with_errors(search_lines(self.rows, query, output.select_sources(query.source)))

@@ -1,15 +1,16 @@
-"""Documents as the page lists them: filters, an order, a page of the result; names, ids and no text.
+"""Documents as the page lists them: filters, an order, a page of the result; names, ids, URLs and no text.
 
-    options ─▶ where, order, limit in SQL ─▶ facts ─▶ ids redacted ─▶ rows
+    options ─▶ where, order, limit in SQL ─▶ facts ─▶ ids and URLs redacted ─▶ rows
 
 Values of kept documents are those of their tags (`mode: tag`). Documents without a value come last in either order, and equal
-ones in the order of their keys, so pages neither overlap nor leave anything out. The id of a document is content, so it passes
-the redactions of its source; its name, SOURCE/PATH:POSITION, does not.
+ones in the order of their keys, so pages neither overlap nor leave anything out. The id and the URL of a document are content,
+so they pass the redactions of its source; its name, SOURCE/PATH:POSITION, does not.
 """
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from itertools import product
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, Field
@@ -42,6 +43,7 @@ class Query(BaseModel, frozen=True, allow_inf_nan=False):
     sort: Sort = "key"
     offset: int = Field(default=0, ge=0, le=1_000_000)
     limit: int = Field(default=50, ge=0, le=MOST_LISTED)
+    lines: bool = False  # whether each row has the first line of its text, which is read for it
 
     @property
     def order(self) -> str:
@@ -115,22 +117,26 @@ class Rows:
         rows = []
         for facts in listed:
             value, threshold = finite(facts["value"]), finite(facts["threshold"])
-            row = {"key": facts["key"].hex(), "name": self.output.locator.label(facts["key"]), "id": facts["id"] or ""}
-            row |= {name: facts[name] or "" for name in ("source", "fate", "stage", "rule")}
+            row = {
+                "key": facts["key"].hex(),
+                "name": self.output.locator.label(facts["key"]),
+            }
+            row |= {name: facts[name] or "" for name in ("id", "url", "source", "fate", "stage", "rule")}
             distance = None if value is None or threshold is None else abs(value - threshold)
             row |= {"value": value, "threshold": threshold, "distance": distance, "bytes": facts["bytes"], "excerpt": None}
             rows.append(row)
-        self._redact_ids(rows)
+        self._redact(rows)
         return rows
 
-    def _redact_ids(self, rows: Sequence[dict[str, Any]]) -> None:
-        for source in {row["source"] for row in rows}:
-            own = [row for row in rows if row["source"] == source and row["id"] not in ("", row["name"])]
+    def _redact(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Redacts ids and URLs, which are content."""
+        for source, name in product({row["source"] for row in rows}, ("id", "url")):
+            own = [row for row in rows if row["source"] == source and row[name] not in ("", row["name"])]
             try:
-                ids = self.redactor.redacted(source, [row["id"] for row in own]) if own else []  # whole: ids are short
+                texts = self.redactor.redacted(source, [row[name] for row in own]) if own else []  # whole: they are short
             except RedactionError:
-                ids = ["(the redaction failed)"] * len(own)
-            for row, redacted in zip(own, ids):
-                row["id"] = redacted[:MOST_ID_CHARS]
+                texts = ["(the redaction failed)"] * len(own)
+            for row, redacted in zip(own, texts):
+                row[name] = redacted[:MOST_ID_CHARS]
         for row in rows:
             row["id"] = row["id"] or row["name"]

@@ -8,7 +8,9 @@ the text that the run stored of a kept document is shown instead, or none.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
+from time import monotonic
 from typing import Any
 
 from datapipe.errors import DatapipeError, UserError
@@ -16,10 +18,13 @@ from datapipe.explore.database import URL_COLUMNS
 from datapipe.explore.document.parts import Part, after_redaction, after_stage, display_of, joined, text_of
 from datapipe.explore.document.replay import Replayed, Replayer, entry, recorded
 from datapipe.explore.documents import OWN_VALUES, plain
+from datapipe.explore.located import Original
 from datapipe.explore.redaction import RedactionError
-from datapipe.explore.rows import Rows
+from datapipe.explore.rows import MOST_ID_CHARS, Rows
 from datapipe.stage.decoding import EXCERPT_BYTES
 
+EXCERPT_CHARS = 300
+EXCERPTS_S = 1.5  # Excerpts are read for so long; the remaining rows come without one
 MOST_TEXT_CHARS = 1 << 20
 MOST_COLUMN_CHARS = 2_000
 MOST_COMPARED_CHARS = 100_000
@@ -57,20 +62,37 @@ class DocumentView:
             "shards": self._shards(key) if row["fate"] == "kept" else [],
         }
 
-    def text(self, facts: Mapping[str, Any]) -> tuple[str, str]:
-        """The redacted beginning of a document as the run last had it, for excerpts and comparisons; and why there is none."""
+    def text(self, facts: Mapping[str, Any], original: Original | None = None) -> tuple[str, str]:
+        """The redacted beginning of a document as the run last had it, for excerpts and comparisons; and why there is none.
+        `original`: of one that was not kept, if it is read already."""
         try:
             if facts["fate"] == "kept":
                 text, note = str(self.output.kept_row(facts)["text"]), ""
             else:
-                text, note = self.read_text(facts["source"], facts["key"])
+                text, note = self.read_text(facts["source"], original or self.output.locator.read(facts["key"]))
             return self.redactor.redacted_text(facts["source"], text)[:MOST_COMPARED_CHARS], note
         except DatapipeError as error:
             return "", str(error)
 
-    def read_text(self, source: str, key: bytes) -> tuple[str, str]:
+    def add_excerpts(self, rows: Sequence[dict[str, Any]], *, lines: bool = True) -> None:
+        """Sets `excerpt` of rows of this run: the first line of the text, without `lines` its beginning. Sets also `url` of a
+        document that was not kept: its facts have none."""
+        ends = monotonic() + EXCERPTS_S
+        by_key = {row["key"]: row for row in rows}
+        for key, facts in self.output.facts_of([bytes.fromhex(key) for key in by_key]).items():
+            if monotonic() >= ends:
+                return
+            row, original = by_key[key.hex()], None if facts["fate"] == "kept" else self.output.locator.read(key)
+            text = self.text(facts, original)[0]
+            row["excerpt"] = (text.lstrip().partition("\n")[0] if lines else text)[:EXCERPT_CHARS] or None
+            if original is not None and original.batch is not None:
+                [record] = original.batch.record.to_pylist()
+                url = next((str(record[name]) for name in URL_COLUMNS if record.get(name)), "")
+                with suppress(RedactionError):
+                    row["url"] = self.redactor.redacted_text(facts["source"], url)[:MOST_ID_CHARS]
+
+    def read_text(self, source: str, original: Original) -> tuple[str, str]:
         """The text as it was read, not redacted, of a page the text that extraction finds; and why there is none."""
-        original = self.output.locator.read(key)
         if original.batch is None:
             return "", original.note
         if original.batch.has_text:

@@ -43,6 +43,19 @@ def test_kept_documents_come_by_the_values_of_their_tags(finished: Browsed) -> N
     assert document["columns"]["filter.gopher_repetition.top_2_gram"] == values[0]
 
 
+def test_lists_have_the_url_and_the_first_line_of_each_document(finished: Browsed) -> None:
+    rows = finished.get("documents", source="web", fate="kept", sort="bytes", limit=3, lines=1)["documents"]
+    rows += finished.get("lookup", q="short-0")["documents"]
+    rows += [each["survivor"] for each in finished.get("clusters", stage="dedup.exact", limit=1)["clusters"]]
+    assert len(rows) == 5
+    for row in rows:
+        document = finished.get("document", row["key"])
+        shown = "".join(part["text"] for part in document["parts"] if part["kind"] != "cut")
+        assert row["excerpt"] == shown.lstrip().partition("\n")[0][:300]
+        assert row["url"] == document["url"]
+        assert finished.get("documents", limit=1)["documents"][0]["excerpt"] is None
+
+
 @pytest.mark.parametrize(
     "wrong", [{"sort": "x"}, {"fate": "x"}, {"source": "x"}, {"min": "x"}, {"limit": "501"}, {"offset": "-1"}]
 )
@@ -85,7 +98,7 @@ def answers(finished: Browsed) -> Iterator[dict[str, Any]]:
     output = finished.get("output")
     yield output
     for sort in ("key", "value", "distance", "bytes"):
-        yield finished.get("documents", source="web", sort=sort, limit=500)
+        yield finished.get("documents", source="web", sort=sort, limit=500, lines=1)
     rows = finished.listed(source="web")
     for row in [row for number, row in enumerate(rows) if row["fate"] != "kept" or number % 3 == 0]:  # kept ones are alike
         document = finished.get("document", row["key"])

@@ -2,7 +2,7 @@
 
 import { append, el, number, select, textBox } from "./dom.js";
 import { get, queryOf, announce } from "./api.js";
-import { documentHref, facts } from "./rows.js";
+import { documentHref, excerpt, facts } from "./rows.js";
 
 const LIMIT = 30;
 
@@ -35,7 +35,9 @@ export async function clusters(main, { output, options, go, signal }) {
       el("a", { href: `#/cluster/${encodeURIComponent(cluster.survivor.key)}?${queryOf({ stage: cluster.stage })}` },
         el("bdi", { class: "title" }, cluster.survivor.name),
         el("span", { class: "facts" }, el("span", {}, cluster.stage), el("span", {}, `${number(cluster.dropped)} dropped for it`),
-          cluster.similarity ? el("span", {}, `similarity ${number(cluster.similarity[0])} to ${number(cluster.similarity[1])}`) : null))))),
+          cluster.similarity ? el("span", {}, `similarity ${number(cluster.similarity[0])} to ${number(cluster.similarity[1])}`) : null,
+          cluster.survivor.url ? el("bdi", {}, cluster.survivor.url) : null),
+        excerpt(cluster.survivor))))),
     el("p", { class: "buttons" }, offset > 0 ? page(Math.max(0, offset - LIMIT), "Previous") : null, until < found.total ? page(until, "Next") : null));
 }
 

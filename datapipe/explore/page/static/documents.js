@@ -35,7 +35,7 @@ export async function documents(main, { output, options, go, signal }) {
 
 async function list(main, options, signal) {
   const offset = Number(options.offset || 0);
-  const found = await get("api/documents", { ...options, offset, limit: LIMIT }, signal);
+  const found = await get("api/documents", { ...options, offset, limit: LIMIT, lines: 1 }, signal);
   announce(found.total ? `${number(found.total)} documents in ${number(found.ms)} ms` : "no documents");
   if (!found.total) {
     append(main, el("p", {}, "No document matches these filters. ", el("a", { href: "#/documents" }, "Show all"), "."));

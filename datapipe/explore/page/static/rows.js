@@ -15,15 +15,16 @@ export function facts(row) {
     row.threshold !== null && row.threshold !== undefined ? el("span", {}, `threshold ${threshold}`) : null,
     row.bytes !== null && row.bytes !== undefined ? el("span", {}, bytes(row.bytes)) : null,
     row.similarity !== null && row.similarity !== undefined ? el("span", {}, `similarity ${number(row.similarity)}`) : null,
-    row.id && row.id !== row.name ? el("span", {}, row.id) : null);
+    row.id && row.id !== row.name && row.id !== row.url ? el("span", {}, row.id) : null,
+    row.url ? el("bdi", {}, row.url) : null);
 }
 
 export function rowItem(row) {
   return el("li", {}, el("a", { href: documentHref(row.key) }, el("bdi", { class: "title" }, row.name), facts(row), excerpt(row)));
 }
 
-/** The beginning of a text, or where a search found it; hits are marked. */
-function excerpt(row) {
+/** The first line or the beginning of a text, or where a search found it; hits are marked. */
+export function excerpt(row) {
   if (!row.excerpt) return null;
   const shown = el("span", { class: "excerpt", dir: "auto" });
   const characters = Array.from(row.excerpt);

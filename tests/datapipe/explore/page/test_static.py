@@ -88,6 +88,7 @@ def test_clicks_lead_from_the_overview_to_a_document_and_back(browser: Any, addr
         page = seen.page
         page.locator("main .row-list a").first.click()
         _drawn(seen, "borderline")
+        assert page.locator("section[aria-labelledby=just-kept] .row-list a").first.inner_text().count("https://e.org/") == 1
         assert page.locator("#just-kept").inner_text().startswith("Just kept")
         page.locator("section[aria-labelledby=just-dropped] .row-list a").first.click()
         _drawn(seen, "document")

@@ -92,11 +92,13 @@ def _grown(folder: Path, others: Callable[[str], Path]) -> None:
             documents = corpora.documents(number, 40) + corpora.documents(max(0, number - 1), 12)
             licensed = [{**document, "license": ["MIT", "0BSD"][row % 2]} for row, document in enumerate(documents)]
             corpora.write_jsonl(folder / f"in/{name}/{number}.jsonl", licensed)
-        _follow(path)
+        follow(path)
     finish(_grown_mixture(folder / "whole", folder / "in", tokenizer))
 
 
-def _follow(path: Path) -> None:
+def follow(path: Path) -> None:
+    """Lists the sources twice, so that files that no snapshot has are added."""
+
     def ignore(*anything: Any) -> None: ...
 
     follower: Any = Follower(load_mixture(path), 1.0, finish, ignore, wait=ignore)  # type: ignore

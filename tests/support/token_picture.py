@@ -2,11 +2,10 @@
 
     conversations ─▶ a run ─▶ rows of a batch ─▶ `print_rows` on a terminal of 88 columns ─▶ lines of styled text ─▶ SVG
 
-python -m tests.support.token_picture       writes it again
+`python -m tests.support.pictures` writes it again.
 """
 
 import io
-import tempfile
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
@@ -19,7 +18,6 @@ from datapipe.explore.printed import print_rows
 from tests.support import corpora, runs
 from tests.support.chat_tokenizer import chat_tokenizer
 
-PICTURE = Path(__file__).parents[2] / "datapipe/tokens/batch.svg"
 CONVERSATIONS = [
     "How are you?¦Fine, thanks!",
     "What does </s> mean in a text?¦Nothing: it is text.¦And between turns?¦There it is a token.",
@@ -68,8 +66,3 @@ def _spans(line: Text, console: Console) -> str:
         kind = f' class="{" ".join(names)}"' if names else ""
         parts.append(f"<tspan{kind}>{escape(segment.text, quote=False)}</tspan>")
     return "".join(parts)
-
-
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as made:
-        PICTURE.write_text(token_picture(Path(made)), encoding="utf-8")

@@ -26,6 +26,7 @@ _ROWS_OF_TABLES = 4  # Times as many rows as of a chart has a table that is not 
 _PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c7a00", "#7f7f7f")
 """Okabe and Ito's colours, which colour-blind people can distinguish (jfly.uni-koeln.de/color)."""
 
+_COLORS = {"palette": _PALETTE, "num_heat": HEAT_COLORS}
 _LABEL_WIDTH = 230
 _CHAR_WIDTH = 7.6
 
@@ -62,14 +63,20 @@ def _limited_rows(table: Table, most: int) -> Table:
 
 
 def _rendered(report: Report, shown: Sequence[Section]) -> bytes:
-    names = {"report": report, "sections": shown, "palette": _PALETTE, "num_heat": HEAT_COLORS}
+    names = {"report": report, "sections": shown, **_COLORS}
     return rendered("report/html/templates/report.html", names | _functions(), visible, is_html=True).encode()
 
 
 def chart_svg(chart: Table) -> str:
     """The drawing of a table as a separate file, which follows the colours of the screen."""
-    text = rendered("report/html/templates/chart.svg", {"chart": chart} | _functions(), visible, is_html=True)
+    names = {"chart": chart, "style": chart_css()} | _functions()
+    text = rendered("report/html/templates/chart.svg", names, visible, is_html=True)
     return "".join(line for line in text.splitlines(keepends=True) if line.strip())
+
+
+def chart_css() -> str:
+    """The styles of charts outside of a page."""
+    return rendered("report/html/templates/chart.css", _COLORS, visible)
 
 
 def _functions() -> dict[str, Any]:

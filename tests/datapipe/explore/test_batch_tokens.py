@@ -12,7 +12,6 @@ from datapipe.explore.batch_tokens import rows_of_step
 from tests.support import corpora, runs
 from tests.support.chat_tokenizer import chat_tokenizer, conversations
 from tests.support.command_line import datapipe
-from tests.support.token_picture import PICTURE, token_picture
 
 pytestmark = pytest.mark.medium
 
@@ -51,14 +50,6 @@ def test_command_marks_what_is_unlearned_and_writes_json(output: Path) -> None:
     listed = json.loads(datapipe(["inspect", str(output), "--step", "0", "--tokens", "-n", "3", "--json"]).stdout)
     assert listed["step"] == 0 and len(listed["rows"]) == 3
     assert listed["rows"][0]["documents"][0]["runs"][0].keys() == {"text", "is_control", "is_learned"}
-
-
-def test_picture_in_the_readme_is_what_the_command_prints(tmp_path: Path) -> None:
-    """`python -m tests.support.token_picture` draws it."""
-    drawn = token_picture(tmp_path)
-    assert all(part in drawn for part in ("«&lt;|im_start|&gt;»", "What does &lt;/s&gt; mean", 'class="bold dim magenta"'))
-    assert PICTURE.read_text(encoding="utf-8") == drawn
-    assert "batch.svg" in PICTURE.with_name("README.md").read_text(encoding="utf-8")
 
 
 def with_call(record: Mapping[str, Any]) -> dict[str, Any]:

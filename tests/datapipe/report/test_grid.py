@@ -21,7 +21,6 @@ from datapipe.report.summary import epoch_warnings, mixture_shares
 from datapipe.shards.manifest import read_snapshot
 from datapipe.shards.shard_table import CellRun, ShardTable
 from datapipe.storage.root import Root
-from tests.support.grid_picture import PICTURE, grid_picture
 from tests.support.reports import grid, report
 from tests.support.snapshots import make_cells, make_snapshot
 
@@ -177,9 +176,3 @@ def test_shares_of_an_endless_run_are_those_of_the_weights(tmp_path: Path) -> No
     assert [cell.share for cell in grids(snapshot, order)["crawl"].cells.values()] == pytest.approx([9 / 16, 3 / 16])
     assert all(cell.epochs is None and cell.times == 0 for cell in grids(snapshot, order)["crawl"].cells.values())
     assert epoch_warnings(mixture_shares(snapshot, order), grids(snapshot, order)) == []
-
-
-@pytest.mark.medium
-def test_picture_in_the_readme_is_that_of_a_report(tmp_path: Path) -> None:
-    """`python -m tests.support.grid_picture` draws it."""
-    assert PICTURE.read_text(encoding="utf-8") == grid_picture(tmp_path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -103,8 +102,3 @@ def test_table_of_trainers_has_the_installed_versions() -> None:
     assert [
         number for number in rows if f"=={number}" not in locked + (ROOT / ".ci/torch.txt").read_text(encoding="utf-8")
     ] == []
-
-
-def test_citation_has_the_version() -> None:
-    citation = parse_yaml((ROOT / ".github/CITATION.cff").read_text(encoding="utf-8"), "CITATION.cff").data
-    assert citation["version"] == version("datapipe")

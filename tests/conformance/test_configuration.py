@@ -497,7 +497,7 @@ _ANY = st.recursive(
 
 
 @pytest.mark.medium
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(FIELDS), _ANY)
 def test_any_value_anywhere_is_read_or_refused_in_lines_that_name_their_place(
     tmp_path: Path, model_and_key: tuple[str, str], value: Any

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipe.errors import UserError
@@ -99,7 +99,6 @@ def test_ranks_hold_every_token_of_the_batch_once_with_its_label_and_position(ou
         np.testing.assert_array_equal(np.diff(parts[0]["cu_seqlens"]), lengths)
 
 
-@settings(deadline=None, max_examples=80)
 @given(
     rows=st.lists(st.lists(st.integers(1, S), max_size=6).filter(lambda lengths: sum(lengths) <= S), max_size=5),
     size=st.integers(1, 4),

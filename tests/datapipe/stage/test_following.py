@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipe.kernels.text.words import find_words
@@ -72,7 +72,6 @@ def _edited(text: str, choices: list[int]) -> str:
     return "\n".join(left)
 
 
-@settings(max_examples=200, deadline=None)
 @given(data=st.data(), texts=st.lists(_text, min_size=1, max_size=6))
 def test_segmentations_follow_documents_that_are_dropped_and_edited(data, texts):
     batch = _batch(texts)

@@ -129,7 +129,7 @@ def test_counts_balance_and_each_file_that_is_joined_names_its_document(referenc
 @pytest.mark.parametrize(
     ("overrides", "options"),
     [
-        pytest.param(SMALL, {"make_engine": runs.LastFirst}, id="small-buckets"),
+        pytest.param(SMALL, {"make_engine": runs.LastFirst}, id="small-buckets", marks=pytest.mark.slow),
         pytest.param((), {"workers": 2}, id="2-workers", marks=pytest.mark.slow),
         pytest.param(SMALL, {"workers": 3}, id="3-workers-small", marks=pytest.mark.slow),
     ],
@@ -148,6 +148,7 @@ def test_rows_that_are_merged_first_give_the_same_documents(tmp_path, corpus, re
     done = runs.run_mixture(repository_runs.write_mixture(tmp_path, corpus), overrides=SMALL, make_engine=runs.LastFirst)
     merging = [step.id for step in done.plan.of_kind("merge") if step.tasks]
     assert {"join.repository/join.merge-1", "join.repository/decisions.merge-1"} <= {*merging}
+    assert done.watcher.steps.count("join.repository/join") > 3  # also within one repository
     assert _texts(done) == _texts(reference)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipe.columns import key_halves, make_keys
@@ -56,7 +56,6 @@ def _record(rows: Sequence[tuple[str, Sequence[tuple[Any, ...]]]], positions: np
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     records, st.sampled_from(["path", "random", "given"]), st.sampled_from([SEPARATORS, ()]), st.integers(1, 90), st.booleans()
 )

@@ -165,7 +165,6 @@ REPOSITORIES = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(REPOSITORIES, st.sampled_from([0.5, 1.0]), st.integers(0, 12))
 def test_files_of_a_document_are_changed_one_by_one_behind_their_paths(repositories, rate, min_chars):
     encoder = encoder_with((*KNOWN_TOKENS[0], *SEPARATORS))

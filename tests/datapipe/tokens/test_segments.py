@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -94,7 +94,6 @@ segment = st.one_of(
 
 @pytest.mark.parametrize("name", MAKERS)
 @given(documents=st.lists(st.lists(segment, max_size=7), min_size=1, max_size=4))
-@settings(deadline=None, max_examples=60)
 def test_segments_have_the_ids_and_the_mask_of_the_text_with_its_tokens_spelled_out(name, documents):
     encoder, tokenizer = both(name)
     assert encoded(encoder, documents) == [expected(tokenizer, listed) for listed in documents]

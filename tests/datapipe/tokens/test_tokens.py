@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -99,7 +99,6 @@ hostile = st.lists(st.sampled_from(PARTS), max_size=12).map("".join)
 
 @pytest.mark.medium
 @given(text=hostile)
-@settings(deadline=None, max_examples=150)
 @pytest.mark.parametrize("name", MAKERS)
 def test_encode_hostile_text_has_no_control_token_and_else_the_ids_of_tokenizers(name, text):
     encoder, tokenizer = both(name)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipe.columns import key_halves, make_keys
@@ -45,7 +45,6 @@ def files_of(rows: Sequence[tuple[str, str, str, str]]) -> list[File]:
     return [File(key, *row, rank) for key, row, rank in zip(keys.to_pylist(), rows, ranks)]
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     files,
     st.sampled_from(["path", "random", "given"]),

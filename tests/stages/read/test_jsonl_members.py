@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipe.config import load_mixture
@@ -122,7 +122,6 @@ def test_frames_without_content_belong_to_no_member(tmp_path: Path) -> None:
 
 
 @pytest.mark.medium
-@settings(max_examples=60, deadline=None)
 @given(
     bom=st.sampled_from([b"", b"\xef\xbb\xbf"]),
     lines=st.lists(st.sampled_from([*LINES, b"x" * 1500 + b"\n", b'{"text": "%s"}\n' % (b"x" * 900)]), min_size=1, max_size=8),

@@ -5,7 +5,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from datapipe.kernels.tokens import quota
@@ -142,7 +142,6 @@ def assign(samples: np.ndarray, *columns: list[int]) -> list[tuple[int, int]]:
 
 
 @pytest.mark.medium
-@settings(deadline=None, max_examples=100)
 @given(totals_and_lefts, st.integers(0, 2**52))
 @example((2**62 - 1, 2**62 - 2), 2**52)
 @example((2**31, 2**31 - 1), 2**52)

@@ -59,7 +59,6 @@ def worst_error(weights: list[int], leaves: np.ndarray) -> float:
     return float(np.abs(counts - np.arange(1, len(leaves) + 1)[:, None] * shares).max())
 
 
-@settings(deadline=None, max_examples=60)
 @given(weight_lists)
 def test_split_tree_any_weights_stay_within_two_of_quota(weights: list[int]) -> None:
     leaves, _ = drawn(weights, np.arange(400))
@@ -74,7 +73,6 @@ def test_split_tree_thousand_tiny_weights_none_starves(weights: list[int]) -> No
     assert min(SplitTree(weights).counts(rounds)) >= 1
 
 
-@settings(deadline=None, max_examples=60)
 @given(weight_lists, st.integers(0, 2**50))
 def test_split_tree_assign_counts_and_nth_agree(weights: list[int], start: int) -> None:
     tree = SplitTree(weights)
@@ -222,7 +220,6 @@ def test_mixture_of_many_capped_cells_gives_all_that_the_caps_allow_and_no_more(
         assert ordinals[sources == source].tolist() == list(range(before[source]))
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 30)), min_size=1, max_size=8))
 def test_mixture_redistributing_never_passes_a_cap_and_ends_when_all_are_exhausted(sources: list[tuple[int, int]]) -> None:
     weights, caps = {f"s{number}": weight for number, (weight, _) in enumerate(sources)}, [cap for _, cap in sources]

@@ -328,7 +328,6 @@ def test_golden_bytes_are_those_of_megatrons_writer(tmp_path, id_type, last, bin
     batches=st.integers(1, 5),
 )
 @pytest.mark.medium
-@settings(deadline=None, max_examples=60)
 def test_write_any_sequences_come_back_within_the_size_asked(tmp_path_factory, sequences, wide, target_bytes, batches):
     folder = tmp_path_factory.mktemp("pairs")
     pairs = write(folder, sequences, UINT32 if wide else UINT16, target_bytes, batches)

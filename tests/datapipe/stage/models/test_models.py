@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipe.columns import text_buffers
@@ -274,7 +274,6 @@ def test_linear_scores_equal_the_definition(tmp_path, kind, labels):
 
 
 @pytest.mark.medium
-@settings(max_examples=60, deadline=None)
 @given(texts=st.lists(st.text(max_size=40), max_size=6), data=st.data())
 def test_linear_scores_depend_on_the_text_alone(tmp_path_factory, texts, data):
     model = linear.LinearModel(_model_file())
@@ -285,7 +284,6 @@ def test_linear_scores_depend_on_the_text_alone(tmp_path_factory, texts, data):
 
 
 @pytest.mark.medium
-@settings(max_examples=60, deadline=None)
 @given(text=st.text(max_size=60))
 def test_linear_scores_are_the_same_in_every_normal_form(text):
     model = linear.LinearModel(_model_file())

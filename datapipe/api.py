@@ -160,8 +160,7 @@ def plan_run(
     limit: int | None = None,
     trust_records: bool = False,
 ) -> PlannedRun:
-    """The steps of a run, committed or to run, as `datapipe plan`. Runs nothing. Arguments and
-    errors as those of `run`."""
+    """The steps of a run, committed or to run, as `datapipe plan`. Runs nothing. Arguments and errors as those of `run`."""
     options = RunOptions(limit=limit)
     with _of_program(output):
         loaded = load_mixture(mixture, set or {}, output)

@@ -15,9 +15,8 @@ MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def seed_for(root: int, *names: str | int) -> int:
-    """A 64-bit seed for a purpose: `names`, from general to specific, below the seed `root` of the
-    mixture. Every name is hashed with its type and length, so ("a", "bc") and ("ab", "c") differ,
-    and so do 3 and "3"."""
+    """A 64-bit seed for a purpose: `names`, from general to specific, below the seed `root` of the mixture. Every name is
+    hashed with its type and length, so ("a", "bc") and ("ab", "c") differ, and so do 3 and "3"."""
     parts = [f"i{root}"] + [f"i{name}" if isinstance(name, int) else f"s{len(name)}:{name}" for name in names]
     return xxhash.xxh3_64_intdigest("\x1f".join(parts).encode())
 

@@ -45,11 +45,10 @@ _UPDATE_EVERY_S = 0.1
 
 
 class Driver:
-    """Runs one request to its end. `plan` is the latest one, also after a failure, so that a failed
-    run can be reported. A run that has lost its `lock` of the output stops. `kept_before`: the
-    share of text that each step kept in the run before, for estimates. `earlier`: the committed
-    steps of the snapshot that the files of the request are added to. `freeing` deletes files that
-    no task reads any more; None keeps all."""
+    """Runs one request to its end. `plan` is the latest one, also after a failure, so that a failed run can be reported. A run
+    that has lost its `lock` of the output stops. `kept_before`: the share of text that each step kept in the run before, for
+    estimates. `earlier`: the committed steps of the snapshot that the files of the request are added to. `freeing` deletes
+    files that no task reads any more; None keeps all."""
 
     def __init__(
         self,
@@ -237,9 +236,8 @@ class Driver:
         return line
 
     def _check_inputs(self, task: Task, failure: Failure) -> None:
-        """Raises UserError where an input file of a failed task has changed since the plan. If the
-        next plan could not see the change, the records of tasks that read the file are forgotten,
-        so that documents of two contents are never mixed."""
+        """Raises UserError where an input file of a failed task has changed since the plan. If the next plan could not see the
+        change, the records of tasks that read the file are forgotten, so that documents of two contents are never mixed."""
         changed = changed_inputs(task.input_files.values())
         if not changed:
             return

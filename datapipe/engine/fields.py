@@ -199,8 +199,7 @@ def _extracts(bound: BoundStage) -> bool:
 
 def deciding_columns(mixture: Mixture, name: str, stages: Sequence[BoundStage]) -> tuple[dict[str, str], dict[str, str]]:
     """The kept fields that stages, strata or cells go by, and the columns that they go by and documents lack. Each with what
-    asks for it: "dedup.exact (field)". After a stage that does not declare what it writes, any column may exist.
-    """
+    asks for it: "dedup.exact (field)". After a stage that does not declare what it writes, any column may exist."""
     source = mixture.sources[name]
     written: set[str] | None = {*OWN_COLUMNS, *_made_of_files(source)}
     kept = kept_columns(source, stages)

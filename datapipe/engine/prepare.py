@@ -52,10 +52,9 @@ Show = Callable[[str], None]
 def prepare(
     mixture: Mixture, limit: int | None = None, show: Show | None = None, generation: Generation | None = None
 ) -> Request:
-    """The request of a mixture as of now. `show` gets lines about the listing of input files where
-    it takes more than a second, and about downloads of files that stages read. `generation`: the files
-    that are read, and added to the newest snapshot; None for all files. Raises UserError for everything
-    that is wrong with the mixture."""
+    """The request of a mixture as of now. `show` gets lines about the listing of input files where it takes more than a
+    second, and about downloads of files that stages read. `generation`: the files that are read, and added to the newest
+    snapshot; None for all files. Raises UserError for everything that is wrong with the mixture."""
     forget_urls(show)
     given, root, own_rows = with_cell_tables(with_templates(mixture)), Root(mixture.output), None
     newest = None if generation is None else read_snapshot(root)

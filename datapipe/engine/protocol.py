@@ -40,9 +40,8 @@ class Message:
 class Failure:
     """Why an attempt failed, in a form that travels between processes."""
 
-    # "user", "stage" and "damage" (never retried), "task" and "memory" (retried a few times),
-    # "infrastructure" (retried generously), "node" (run elsewhere), "crash" (its work ended the process) and
-    # "stall" (it was silent for too long)
+    # "user", "stage" and "damage" (never retried), "task" and "memory" (retried a few times), "infrastructure" (retried
+    # generously), "node" (run elsewhere), "crash" (its work ended the process) and "stall" (it was silent for too long)
     kind: str
     message: str
     details: str = ""  # the traceback, for a log

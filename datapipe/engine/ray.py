@@ -54,9 +54,8 @@ _ENDS_WITHIN_S = 10.0  # a supervisor learns that its attempt is withdrawn with 
 
 
 class RayEngine(Engine):
-    """Tasks on the cluster at `address` ("auto", "host:port"); None for the one that this process
-    is connected to, or a new one of `num_workers` CPUs on this machine. Every node must see OUTPUT
-    and the first input file of each source."""
+    """Tasks on the cluster at `address` ("auto", "host:port"); None for the one that this process is connected to, or a new
+    one of `num_workers` CPUs on this machine. Every node must see OUTPUT and the first input file of each source."""
 
     def __init__(self, root: Root, request: Request, address: str | None = None, num_workers: int | None = None) -> None:
         self.root = root

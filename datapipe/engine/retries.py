@@ -199,9 +199,8 @@ def _one_by_one(task: MapTask, activity: Activity) -> MapTask:
 
 
 def _with_less(task: Task, failure: Failure) -> Task | None:
-    """The task with half the batch size; None where that is one document, or nothing that can be
-    halved. Its input and output stay, and so do the tasks that follow: a stage gets the documents
-    of a batch, or the rows of a bucket, in more calls."""
+    """The task with half the batch size; None where that is one document, or nothing that can be halved. Its input and output
+    stay, and so do the tasks that follow: a stage gets the documents of a batch, or the rows of a bucket, in more calls."""
     activity = failure.activity or Activity()
     if isinstance(task, MapTask) and activity.is_on_documents and activity.num_docs > 1:
         return replace(task, hints=replace(task.hints, most_docs=activity.num_docs // 2))
@@ -235,9 +234,8 @@ class OutageWait:
         self._since, self._attempts = None, 0
 
     def wait(self, outage: Outage) -> str:
-        """Notes a failure and sets `resumes_at`. Returns a line for the user, empty for the attempt
-        that the run is waiting after. Raises DatapipeError after a minute or `most_attempts`
-        without a change."""
+        """Notes a failure and sets `resumes_at`. Returns a line for the user, empty for the attempt that the run is waiting
+        after. Raises DatapipeError after a minute or `most_attempts` without a change."""
         now = self.clock()
         free = outage.free_bytes or 0
         if self._since is None or free >= self._most_free + _CHANGE_BYTES:

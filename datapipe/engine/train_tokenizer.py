@@ -47,8 +47,7 @@ Files = list[tuple[InputFile, Reader]]
 def train_tokenizer_from_files(
     inputs: Sequence[str], *, vocab_size: int, pattern: str, eos: str, sample_bytes: int, text_field: str, emit: Emit
 ) -> Trained:
-    """Trains on about `sample_bytes` of the documents in `inputs` (paths or globs); `emit` gets
-    lines about the progress."""
+    """Trains on about `sample_bytes` of the documents in `inputs` (paths or globs); `emit` gets lines about the progress."""
     check_training(vocab_size, eos, pattern)
     reading = _Reading(_sources(inputs), text_field, sample_bytes, pattern, emit)
     reading.read()

@@ -170,9 +170,8 @@ class ExchangeWriter:
 
 
 class TableWriters:
-    """A writer for each table of a task; a table without a row has no file. All hold `run_bytes`
-    together, at most `RUN_BYTES`; then the rows of the largest are written. `schemas`: of the
-    tables; None: as the rows have them."""
+    """A writer for each table of a task; a table without a row has no file. All hold `run_bytes` together, at most
+    `RUN_BYTES`; then the rows of the largest are written. `schemas`: of the tables; None: as the rows have them."""
 
     def __init__(self, root: Root, folder: str, schemas: Mapping[str, pa.Schema] | None, run_bytes: int | None = None) -> None:
         self.root, self.folder, self.schemas = root, folder, schemas

@@ -92,10 +92,9 @@ Reading = tuple[str, InputFile]  # Name of a source, and a file that it reads
 
 
 def same_files(files: Mapping[str, Iterable[InputFile]]) -> list[list[Reading]]:
-    """The files of all sources that are read more than once, each with all its readings, in the
-    order of sources and paths. Local files are the same where device and inode are; files elsewhere
-    where their URLs are, without credentials and options. The system is asked only about files that
-    agree in size and times."""
+    """The files of all sources that are read more than once, each with all its readings, in the order of sources and paths.
+    Local files are the same where device and inode are; files elsewhere where their URLs are, without credentials and options.
+    The system is asked only about files that agree in size and times."""
     alike: dict[object, list[Reading]] = {}
     for source, listed in files.items():
         for file in listed:

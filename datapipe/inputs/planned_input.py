@@ -50,10 +50,9 @@ class ChangedInputError(UserError):
 
 
 class PlannedInput:
-    """An input file while a task reads it: a context manager that compares the file once more at
-    the end of its block. Raises ChangedInputError for a file that is not the planned one, or may
-    not be opened; OutageError and UserError, with its name, where its store does not answer, or
-    refuses it."""
+    """An input file while a task reads it: a context manager that compares the file once more at the end of its block. Raises
+    ChangedInputError for a file that is not the planned one, or may not be opened; OutageError and UserError, with its name,
+    where its store does not answer, or refuses it."""
 
     def __init__(self, file: InputFile) -> None:
         self.file = file

@@ -60,9 +60,8 @@ def write_checked(path: Path, data: bytes) -> None:
 
 
 def cached(path: Path, make: Callable[[], bytes], read: Callable[[bytes], T]) -> T:
-    """The value that `read` makes of the data in a file. Where the file is absent, or `read` raises
-    ValueError for data of an earlier form, `make` makes the data, and unused files in the folder
-    are deleted."""
+    """The value that `read` makes of the data in a file. Where the file is absent, or `read` raises ValueError for data of an
+    earlier form, `make` makes the data, and unused files in the folder are deleted."""
     if (data := read_checked(path)) is not None:
         with suppress(ValueError):
             return read(data)

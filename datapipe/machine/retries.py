@@ -24,8 +24,7 @@ class RetryPolicy:
     longest_asked_s: float = 60.0  # of a pause that a server asks for
 
     def pause_s(self, number: int, asked_s: float | None = None) -> float:
-        """Seconds between failure `number`, from 1 on, and the next attempt. `asked_s` is that of a
-        server (Retry-After)."""
+        """Seconds between failure `number`, from 1 on, and the next attempt. `asked_s` is that of a server (Retry-After)."""
         if asked_s is not None:
             return min(asked_s, self.longest_asked_s)
         return min(self.first_s * 2.0 ** min(number - 1, 32), self.longest_s)

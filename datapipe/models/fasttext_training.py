@@ -109,8 +109,7 @@ class FastTextTrainer(Trainer):
         return inputs
 
     def _rows(self, texts: _NumberedTexts) -> np.ndarray:
-        """The row of each distinct word, the most frequent first, behind `</s>`: (num_distinct,)
-        int32, -1 for rare ones."""
+        """The row of each distinct word, the most frequent first, behind `</s>`: (num_distinct,) int32, -1 for rare ones."""
         rows = np.full(len(texts.counts), -1, np.int32)
         by_count = np.argsort(-texts.counts, kind="stable")
         frequent = by_count[texts.counts[by_count] >= self.min_count]

@@ -235,10 +235,9 @@ class Ledger:
         self._records.clear()
 
     def delete_orphans(self, lock: OutputLock) -> int:
-        """Deletes the files of killed runs and attempts: attempts that no record names, and files
-        on their way to a final name. No task may be running. Returns how many files of attempts it
-        deleted. Raises LeaseLostError, and deletes nothing, where another run has taken the output.
-        """
+        """Deletes the files of killed runs and attempts: attempts that no record names, and files on their way to a final
+        name. No task may be running. Returns how many files of attempts it deleted. Raises LeaseLostError, and deletes
+        nothing, where another run has taken the output."""
         lines = (line for name in self._lines for line in self._lines_of(name))
         named = Hashes(attempt for line in lines if (attempt := line.attempt) not in self._pending_deletions)
         attempts, freed = Counter[str](), list[str]()

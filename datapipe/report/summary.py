@@ -54,9 +54,8 @@ def summarize(
     warnings: Sequence[RunWarning] = (),
     before: str | None = None,
 ) -> Report:
-    """The report of a run that is done; entries that its plan does not give are empty. `snapshot`
-    is None before it is published, `warnings` are those of the run, and `before` is the fingerprint
-    of the snapshot before this one."""
+    """The report of a run that is done; entries that its plan does not give are empty. `snapshot` is None before it is
+    published, `warnings` are those of the run, and `before` is the fingerprint of the snapshot before this one."""
     counts_by_source = {source: source_counts(plan, source) for source in sources}
     entries = {source: _entry(counts) for source, counts in counts_by_source.items()}
     packed = snapshot if snapshot is not None and snapshot.has_tokens else None

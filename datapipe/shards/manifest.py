@@ -310,9 +310,8 @@ def snapshot_file(root: Root, snapshot: Snapshot, path: str) -> str:
 
 
 def read_tokens(root: Root, name: str | None = None, sequence_length: int | None = None) -> Snapshot:
-    """The rows of tokens that a snapshot has of one sequence length, by default the first; `name`
-    as for `read_snapshot`. Raises SnapshotError as `read_snapshot`, for shards of text, and for
-    another length."""
+    """The rows of tokens that a snapshot has of one sequence length, by default the first; `name` as for `read_snapshot`.
+    Raises SnapshotError as `read_snapshot`, for shards of text, and for another length."""
     snapshot = read_snapshot(root, name)
     if not snapshot.has_tokens:
         raise SnapshotError(

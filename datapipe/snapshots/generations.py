@@ -84,8 +84,7 @@ def check_not_grown(root: Root, newest: Snapshot) -> None:
 
 
 def check_same_steps(plan: Plan) -> None:
-    """Raises UserError where added documents would go through other steps than those before: counts
-    would no longer add up."""
+    """Raises UserError where added documents would go through other steps than those before: counts would no longer add up."""
     for source in dict.fromkeys(step.source for step in plan.earlier if step.kind == "map"):
         before = [step.id for step in plan.earlier if step.kind == "map" and step.source == source]
         now = [step.id for step in plan.of_kind("map", source)]

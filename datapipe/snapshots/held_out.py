@@ -31,9 +31,8 @@ Files = Mapping[str, Sequence[ExchangeFile]]  # By source, the files with the ha
 def held_out_warnings(
     root: Root, share: float, plan: Plan, shards: Sequence[ShardEntry], files: Iterable[tuple[int, str, str]]
 ) -> Iterator[RunWarning]:
-    """Warnings about the documents that are held out, a `share` of all; none without a share.
-    `shards` are those of the sources with input files, `files` the (hash, source, path) of each
-    file."""
+    """Warnings about the documents that are held out, a `share` of all; none without a share. `shards` are those of the
+    sources with input files, `files` the (hash, source, path) of each file."""
     if not share:
         return
     held_out = {shard.source for shard in shards if shard.split == "validation"}

@@ -110,9 +110,8 @@ def delete_from_index(root: Root, removed: Removed) -> dict[str, int]:
 def takedown_warnings(
     named: Sequence[str], taken: Mapping[str, TakenSource], files: bytes, removed: Removed
 ) -> list[RunWarning]:
-    """Warnings about a list of takedowns (`named`): documents that it names and that no file or no
-    row has, and files of one name in two outputs, whose documents have the same keys. `files` is
-    files.parquet of the snapshot, `removed` its list."""
+    """Warnings about a list of takedowns (`named`): documents that it names and that no file or no row has, and files of one
+    name in two outputs, whose documents have the same keys. `files` is files.parquet of the snapshot, `removed` its list."""
     known = files_in(files)
     keys = dict(zip(named, find_keys(known, named)))
     unknown = [document for document, key in keys.items() if key is None]
@@ -158,10 +157,9 @@ def documents_with_rows(
 
 
 def named_in(path: str | None, wrong: list[str] | None = None) -> list[str]:
-    """The documents that a file or URL names, one a line, each as `InputFiles.key` takes it. A
-    comment begins with #. Raises UserError for a file that cannot be read, and for a line that
-    names no document. `wrong` is given for a file that grows: it gets these errors, and a line
-    without its end does not count."""
+    """The documents that a file or URL names, one a line, each as `InputFiles.key` takes it. A comment begins with #. Raises
+    UserError for a file that cannot be read, and for a line that names no document. `wrong` is given for a file that grows: it
+    gets these errors, and a line without its end does not count."""
     if path is None:
         return []
     try:

@@ -33,8 +33,7 @@ from datapipe.stage.findings import SearchedList
 class StageContext:
     """Run-time facts that a stage may use. They are never options."""
 
-    # the stage's name in the run: its `as:` name, or the name in the catalogue. Seeds and reasons derive from
-    # it.
+    # the stage's name in the run: its `as:` name, or the name in the catalogue. Seeds and reasons derive from it.
     name: str
     # the seed of the mixture. Derive the stage's own with `rng.seed_for(context.seed, context.name, …)`.
     seed: int
@@ -199,8 +198,7 @@ class FilterResult:
     # documents that the stage cannot process, by row: what was found, and on a last line the reason by which
     # they are counted. They go to quarantine, whatever the other fields have for them; not beside `findings`.
     failed: Mapping[int, str] = field(default_factory=dict)
-    # new columns of the kept documents, (num_docs,) each: `text` if the filter edits, and the columns of
-    # `counts`
+    # new columns of the kept documents, (num_docs,) each: `text` if the filter edits, and the columns of `counts`
     columns: Mapping[str, pa.Array] = field(default_factory=dict)
     # of a filter with `searched_lists`: what it found in which document, in the schema `findings.FOUND`
     findings: pa.RecordBatch | None = None

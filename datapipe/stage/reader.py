@@ -167,8 +167,7 @@ class Rejected:
     position: int
     error: str  # what was found and what was expected, in one sentence
     excerpt: bytes = b""  # its first bytes, at most 4 KiB
-    # whether an unknown number of documents of the file is lost. The run counts such files
-    # (`max_unreadable_files`).
+    # whether an unknown number of documents of the file is lost. The run counts such files (`max_unreadable_files`).
     is_file_damage: bool = False
 
 

@@ -69,14 +69,12 @@ class Exchange:
     # rows of the round before. The exchange ends after a round that writes no row to the table `open`, and
     # the run fails if `rounds` do not suffice.
     rounds: int = 1
-    # the columns that documents must share to be compared, a prefix of the sorted columns of the largest
-    # table
+    # the columns that documents must share to be compared, a prefix of the sorted columns of the largest table
     group: tuple[str, ...] = ("hash",)
     # inputs of a join: a reference row counts only where one of these tables has a new row with its hash, so
     # the engine leaves out most others. (): every reference row counts.
     old_beside: tuple[str, ...] = ()
-    # whether a chunk of a hot key also begins with the last row of the chunk before it, after the first row
-    # of the group
+    # whether a chunk of a hot key also begins with the last row of the chunk before it, after the first row of the group
     neighbours: bool = False
     # whether `Global.reduce_slices` gets the rows of a range, of the only input, in their order, slice by slice: for
     # rows of one hash that may exceed the memory of a task, and of which the output needs the order

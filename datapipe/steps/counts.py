@@ -264,10 +264,9 @@ class FirstTasks:
         return len(self.step.tasks or ()) - len(self.records)
 
     def is_hopeless(self, max_share: float) -> bool:
-        """Whether all records that the tasks read are quarantined, in so many of the source's tasks
-        that it is over the limit, `max_share`, even if all others are clean. Tasks read about as
-        much text as each other. Damaged files, of which each is one record in quarantine, have a
-        separate limit."""
+        """Whether all records that the tasks read are quarantined, in so many of the source's tasks that it is over the limit,
+        `max_share`, even if all others are clean. Tasks read about as much text as each other. Damaged files, of which each is
+        one record in quarantine, have a separate limit."""
         is_all = self._damages < self._read and not self._has_documents
         return is_all and _is_more(len(self.records), len(self.step.tasks or ()), max_share)
 

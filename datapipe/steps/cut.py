@@ -54,8 +54,7 @@ class Pair:
 class Cut:
     """A cut, or an interval that holds it: the lowest kept pair is at most `kept` and above `dropped`."""
 
-    # this pair and all above it are kept; None: not known of any, or nothing is. The lowest one where the cut
-    # is found.
+    # this pair and all above it are kept; None: not known of any, or nothing is. The lowest one where the cut is found.
     kept: Pair | None = None
     # this pair and all below it are dropped; None: not known of any, or the cut is found
     dropped: Pair | None = None

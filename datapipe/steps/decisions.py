@@ -66,8 +66,7 @@ class Decisions:
 
     name: str
     rule: str  # the reason of its drops
-    # "drops", "cuts", "sizes" and "contents", those that the stage writes; files with rows for the task's input files
-    # alone
+    # "drops", "cuts", "sizes" and "contents", those that the stage writes; files with rows for the task's input files alone
     tables: Tables
     # size_column, cluster_column: the columns for sizes and names of clusters; None: not written
     size_column: str | None = None
@@ -196,9 +195,8 @@ class DecisionApplier:
 
 
 def _parted(cuts: Cuts, offsets: np.ndarray, data: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Start and stop of each cut in `data`, without the bytes of the cuts before it: (num_cuts,)
-    int64 each, ascending. Raises StageError for a span outside its document, or within a
-    character."""
+    """Start and stop of each cut in `data`, without the bytes of the cuts before it: (num_cuts,) int64 each, ascending. Raises
+    StageError for a span outside its document, or within a character."""
     begins, ends = offsets[cuts.documents], offsets[cuts.documents + 1]
     starts, stops = cuts.starts + begins, cuts.stops + begins
     inside = (starts >= begins) & (starts <= stops) & (stops <= ends)

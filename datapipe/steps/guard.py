@@ -94,10 +94,9 @@ class Guard:
     def run(
         self, process: Callable[[DocumentBatch], Result], batch: DocumentBatch
     ) -> tuple[list[tuple[DocumentBatch, Result]], Failed]:
-        """Runs `process`, halving the batch where it raises. Returns parts of the batch without the
-        documents that failed, each with its result, and the documents that did, in order. Raises
-        StageError for a breach of the contract, StageMemoryError, and errors that are no document's
-        fault, with a note of the stage and the document."""
+        """Runs `process`, halving the batch where it raises. Returns parts of the batch without the documents that failed,
+        each with its result, and the documents that did, in order. Raises StageError for a breach of the contract,
+        StageMemoryError, and errors that are no document's fault, with a note of the stage and the document."""
         parts: list[tuple[DocumentBatch, Result]] = []
         pending, failed = ([(0, batch.num_docs)], Failed()) if self.hints == NO_HINTS else self._planned_spans(batch)
         while pending:
@@ -191,9 +190,8 @@ def _end_of_traceback(error: BaseException, where: str) -> str:
 
 @contextmanager
 def breaches_raised(name: str, stage: Stage, method: Callable[..., Any]) -> Iterator[None]:
-    """Raises StageError where `method` of a stage raises for no document in particular, as `open`
-    and `reduce` do. Failures of the infrastructure pass, and so does RuntimeError, which libraries
-    raise for devices that are busy or out of memory."""
+    """Raises StageError where `method` of a stage raises for no document in particular, as `open` and `reduce` do. Failures of
+    the infrastructure pass, and so does RuntimeError, which libraries raise for devices that are busy or out of memory."""
     try:
         yield
     except MemoryError as error:

@@ -91,8 +91,7 @@ class Task:
     # whether runs with a tokenizer have it (True), those without one (False), or all (None)
     of_tokens: ClassVar[bool | None] = None
     is_exchange: ClassVar[bool] = False  # whether it exchanges rows, and counts no documents
-    # megabytes of text a second on one core; 0 where the time does not follow from the text alone, or is
-    # short
+    # megabytes of text a second on one core; 0 where the time does not follow from the text alone, or is short
     mb_per_s: ClassVar[float] = 0.0
     metrics_type: ClassVar[type[Summed] | None] = None  # `TaskMetrics.own` of its tasks, where these can be added up
 
@@ -316,11 +315,9 @@ class Plan:
     earlier: Sequence[Step] = ()  # the committed steps of the snapshot that the files are added to
     # by source, its inputs as the tasks read them: files that cannot be cut are whole
     inputs: dict[str, PlannedSource] = field(default_factory=dict)
-    # by source, the paths of the files that cannot be cut, each with the fingerprint of the task that found
-    # it
+    # by source, the paths of the files that cannot be cut, each with the fingerprint of the task that found it
     read_whole: dict[str, dict[str, str]] = field(default_factory=dict)
-    # by source, the source with the types that reading has found, and the fingerprints of the tasks that
-    # found them
+    # by source, the source with the types that reading has found, and the fingerprints of the tasks that found them
     widened: dict[str, tuple[PlannedSource, tuple[str, ...]]] = field(default_factory=dict)
     # committed tasks that run again, since a later one reads files of theirs that were freed
     again: set[str] = field(default_factory=set)

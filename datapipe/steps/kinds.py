@@ -64,9 +64,8 @@ def kinds_of(mixture: Mixture) -> list[StepKind]:
 
 
 def compile_plan(request: Request, look_up: LookUp, before: Plan | None = None, earlier: Sequence[Step] = ()) -> Plan:
-    """The plan of a run as of now. `before` is an earlier plan, from fewer records; `earlier` are
-    the committed steps of the snapshot that files are added to. Raises UserError where the order of
-    global stages is contradictory."""
+    """The plan of a run as of now. `before` is an earlier plan, from fewer records; `earlier` are the committed steps of the
+    snapshot that files are added to. Raises UserError where the order of global stages is contradictory."""
     if before is None:
         before = Plan(pipeline=lay_out({name: source.stages for name, source in request.sources.items()}), earlier=earlier)
     planning, kinds = Planning(request, look_up, before), kinds_of(request.mixture)

@@ -82,8 +82,7 @@ class MapTask(Task):
     emit: BoundStage | None = field(default=None, metadata=entering(lambda bound: bound and [bound.name, bound.emit_digest]))
     # position of the source in the order of sources that `emit` goes by; see `StageContext`
     source_position: int | None = None
-    # of earlier attempts. Documents that crash a stage are found by running it, so they do not enter the
-    # fingerprint.
+    # of earlier attempts. Documents that crash a stage are found by running it, so they do not enter the fingerprint.
     hints: RetryHints = field(default=NO_HINTS, metadata=LEFT_OUT)
 
     @property

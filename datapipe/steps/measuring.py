@@ -238,9 +238,8 @@ class ClusterSample:
     halvings: int = 0
 
     def add(self, keys: pa.Array, dropped: np.ndarray, halvings: int = 0) -> None:
-        """Adds documents that were dropped for survivors: (n,) keys, of which one may occur several
-        times, and (n,) numbers of documents. `halvings`: of the sample that the survivors are
-        of."""
+        """Adds documents that were dropped for survivors: (n,) keys, of which one may occur several times, and (n,) numbers of
+        documents. `halvings`: of the sample that the survivors are of."""
         rows = np.column_stack([*key_halves(keys), dropped.astype(np.uint64)])
         self.halvings = max(self.halvings, halvings)
         self._rows.append(self._sampled(rows))

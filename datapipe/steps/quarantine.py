@@ -25,9 +25,8 @@ from datapipe.storage.root import Root
 
 
 class Quarantine:
-    """The quarantine of a task, which counts every document that it gets. `paths`: of the input
-    files that the task reads; None for a task on documents, which may come from any file of the
-    source."""
+    """The quarantine of a task, which counts every document that it gets. `paths`: of the input files that the task reads;
+    None for a task on documents, which may come from any file of the source."""
 
     def __init__(
         self, root: Root, folder: str, source: str, counts: DocumentCounts, paths: Sequence[str] | None = None

@@ -63,11 +63,10 @@ def fan_in(files: Sequence[ExchangeFile]) -> int:
 
 
 def merge_groups(files: Sequence[KeyedFile], wanted_runs: int) -> tuple[list[Group], list[KeyedFile]]:
-    """The groups to merge, and the files that stay, since they overlap with no file of their group.
-    A group has about the square root of all runs: then reading the groups and reading the merged
-    files take the fewest blocks together. It has more where else a level would leave more than
-    `wanted_runs`. Sizes are powers of two, so that they change seldom; a group exceeds `MOST_RUNS`
-    only if it is a single file."""
+    """The groups to merge, and the files that stay, since they overlap with no file of their group. A group has about the
+    square root of all runs: then reading the groups and reading the merged files take the fewest blocks together. It has more
+    where else a level would leave more than `wanted_runs`. Sizes are powers of two, so that they change seldom; a group
+    exceeds `MOST_RUNS` only if it is a single file."""
     ends, keys = _ends([file.file for file in files]), np.array([file.group_key for file in files], np.uint64)
     limit, order = _most_in_group(_fan_in(ends), wanted_runs), np.argsort(keys, kind="stable")
     groups: list[Group] = []
@@ -120,9 +119,8 @@ def _fan_in(ends: np.ndarray) -> int:
 
 
 def _parts(keys: np.ndarray, ends: np.ndarray, bit: int, limit: int, start: int = 0) -> Iterator[tuple[int, int, int]]:
-    """Ranges of the sorted keys with equal bits above some bit, and that bit: the fewest with at
-    most `limit` runs each. `keys`, (num_files,) uint64, begin at `start`, and have the same bits
-    above `bit`."""
+    """Ranges of the sorted keys with equal bits above some bit, and that bit: the fewest with at most `limit` runs each.
+    `keys`, (num_files,) uint64, begin at `start`, and have the same bits above `bit`."""
     if bit < 0 or len(keys) == 1 or _fan_in(ends) <= limit:
         yield start, start + len(keys), bit
         return

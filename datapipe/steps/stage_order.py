@@ -57,10 +57,9 @@ _ADVICE = (
 
 
 def order_warnings(stages: Mapping[str, Sequence[StageUse]]) -> list[RunWarning]:
-    """A warning for each pair of stages in another order than `stages/README.md` and
-    `stages/dedup/README.md` advise; sources share one. Without a warning: a stage that also stands
-    in its place, a filter that only tags or keeps a share, a stage that decides by a field instead
-    of the text."""
+    """A warning for each pair of stages in another order than `stages/README.md` and `stages/dedup/README.md` advise; sources
+    share one. Without a warning: a stage that also stands in its place, a filter that only tags or keeps a share, a stage that
+    decides by a field instead of the text."""
     pairs: dict[str, list[str]] = {}
     for source, uses in stages.items():
         for text in _misplaced([use for use in uses if _decides_by_text(use)]):

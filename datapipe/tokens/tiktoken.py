@@ -63,9 +63,8 @@ def is_rank_file(content: bytes) -> bool:
 
 
 def convert(content: bytes, pattern: str | None = None, special_tokens: Mapping[str, int] | None = None) -> bytes:
-    """The tokenizer.json of a rank file; `pattern`, a name of `PATTERNS`, and the ids of special
-    tokens are optional for files in `KNOWN`. Raises UserError for damaged files, colliding tokens,
-    and unknown files without both."""
+    """The tokenizer.json of a rank file; `pattern`, a name of `PATTERNS`, and the ids of special tokens are optional for files
+    in `KNOWN`. Raises UserError for damaged files, colliding tokens, and unknown files without both."""
     known = KNOWN.get(hashlib.sha256(content).hexdigest())
     pattern = pattern or (known.pattern if known else None)
     special = special_tokens or (known.special_tokens if known else None)

@@ -55,9 +55,8 @@ Ended = tuple[list[str], Record | None, Failure | None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expectation:
-    """What every node of a run must have: the `versions` of the driver, `probe`, a file that the driver has written to `output`
-    for this run, `inputs`, the URL of the first file of each source, and `files`, which options of stages name.
-    """
+    """What every node of a run must have: the `versions` of the driver, `probe`, a file that the driver has written to
+    `output` for this run, `inputs`, the URL of the first file of each source, and `files`, which options of stages name."""
 
     versions: Mapping[str, str]
     output: str

@@ -247,8 +247,7 @@ class Follower:
 
 
 def _check_is_as_before(mixture: Mixture, root: Root) -> None:
-    """Raises UserError for an output that cannot grow by this mixture: rows and documents of the
-    newest snapshot differ."""
+    """Raises UserError for an output that cannot grow by this mixture: rows and documents of the newest snapshot differ."""
     newest = read_snapshot(root)
     if newest.has_tokens == mixture.tokenizer.is_none:
         there, here = ("tokens", "documents") if newest.has_tokens else ("documents", "tokens")

@@ -34,8 +34,7 @@ BOUNDS: Mapping[str, Sequence[float]] = {
 
 
 class Figures(dict[tuple[str, ...], float]):
-    """Sums by the name of a figure and its labels. A histogram has one for each bucket, "+Inf" the
-    last, and "sum"."""
+    """Sums by the name of a figure and its labels. A histogram has one for each bucket, "+Inf" the last, and "sum"."""
 
     def __missing__(self, key: tuple[str, ...]) -> float:
         return 0

@@ -93,8 +93,7 @@ class Terminal:
 
 
 def worker_lines(messages: Sequence[Message]) -> list[str]:
-    """The work of the workers, in one line, and in another the attempt that has been silent
-    longest, if that is long."""
+    """The work of the workers, in one line, and in another the attempt that has been silent longest, if that is long."""
     active = [message for message in messages if message.activity is not None or message.silent_s >= 1.0]
     counts = Counter("starting" if message.activity is None else message.activity.work for message in active)
     del counts[""]  # between two pieces of work

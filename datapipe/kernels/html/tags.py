@@ -277,9 +277,8 @@ def measure_tags(
 
 @kernel
 def strip_tags(offsets: Int64s, data: UInt8s, out_offsets: Int64sOut, out: UInt8sOut) -> None:
-    """Writes every page without tags, comments, scripts and styles, in any charset whose ASCII
-    bytes are ASCII. A tag that breaks the line becomes a newline, the tag of a cell a space, any
-    other nothing."""
+    """Writes every page without tags, comments, scripts and styles, in any charset whose ASCII bytes are ASCII. A tag that
+    breaks the line becomes a newline, the tag of a cell a space, any other nothing."""
     written = 0
     for document in range(len(offsets) - 1):
         i, stop = offsets[document], offsets[document + 1]

@@ -110,8 +110,7 @@ class Plan(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Room for one text: its features, the hashes of its runs of words, hidden, gradient (dim,),
-    chances (num_labels,)."""
+    """Room for one text: its features, the hashes of its runs of words, hidden, gradient (dim,), chances (num_labels,)."""
 
     queue: Int64sOut
     run_hashes: UInt64sOut

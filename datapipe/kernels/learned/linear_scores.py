@@ -84,9 +84,8 @@ def _add(slots, counts, num_slots, entries, scales, sums) -> None:
 
 @kernel
 def sigmoids(sums: Float64Matrix, out: Float32MatrixOut) -> None:
-    """Probabilities of classes, (num_docs, num_labels). One column of `sums` separates two classes:
-    its sigmoid is the probability of the second. Several columns are one class or any other
-    each, and their sigmoids are divided by their sum."""
+    """Probabilities of classes, (num_docs, num_labels). One column of `sums` separates two classes: its sigmoid is the
+    probability of the second. Several columns are one class or any other each, and their sigmoids are divided by their sum."""
     for doc in range(len(sums)):
         if sums.shape[1] == 1:
             out[doc, 0], out[doc, 1] = logistic(-sums[doc, 0]), logistic(sums[doc, 0])

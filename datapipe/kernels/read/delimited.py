@@ -50,9 +50,8 @@ class Signs(NamedTuple):
 def find_rows(
     data: UInt8s,  # (num_bytes,) the chunk, which may begin and end anywhere in a row
     signs: Signs,
-    # (6,) what the chunk before has left, and then what this one leaves. ROW_START counts from the
-    # begin of the chunk, so the caller subtracts the size of this chunk from it before the next; it
-    # is negative for a row that began earlier.
+    # (6,) what the chunk before has left, and then what this one leaves. ROW_START counts from the begin of the chunk, so the
+    # caller subtracts the size of this chunk from it before the next; it is negative for a row that began earlier.
     carry: Int64sOut,
     # starts, stops, counts: (num_line_ends,) first byte of each row, first byte behind it, number of values
     starts: Int64sOut,

@@ -193,9 +193,8 @@ def _is_file(data, start, stop) -> Any:
 
 @inline
 def _reserve(data, start, stop) -> Any:
-    """Evidence that a value needs beyond its rule's, in 64ths of a bit: parts of at most seven
-    letters and digits, in one case, joined by `-`, `_`, `.`, `/` and `=`, and joined letters
-    without a digit are no secrets."""
+    """Evidence that a value needs beyond its rule's, in 64ths of a bit: parts of at most seven letters and digits, in one
+    case, joined by `-`, `_`, `.`, `/` and `=`, and joined letters without a digit are no secrets."""
     num_parts, longest, part, has_other = 1, 0, start, False
     has_small, has_capital, has_digit = False, False, False
     for j in range(start, stop):

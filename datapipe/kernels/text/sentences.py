@@ -167,9 +167,8 @@ def _is_inner(data, offset, stop) -> Any:
 
 @inline
 def _plain_end(data, chunk, end, stop, marks, keys, sieve) -> Any:
-    """Whether one of . ! ? at `end` is a word: END or _OTHER where it ends a chunk of letters, but
-    for a quote; _UNKNOWN where the chunk must be cut. The letters are the whole chunk, or at least
-    its last eight bytes. The last is small."""
+    """Whether one of . ! ? at `end` is a word: END or _OTHER where it ends a chunk of letters, but for a quote; _UNKNOWN where
+    the chunk must be cut. The letters are the whole chunk, or at least its last eight bytes. The last is small."""
     after = end + 1 + (end + 1 < stop and data[end + 1] == _QUOTE)
     if data[end] >= 0x80 or (after < stop and not _IS_WHITE[data[after]]):
         return _UNKNOWN

@@ -56,8 +56,7 @@ class Lines(NamedTuple):
     lengths: Int32s  # (num_lines,), bytes
     hashes: UInt64s  # (num_lines,) of the words and of the white space between them
     chars: Int32s  # (num_lines,), code points
-    # (num_lines,), 1 where the line opens a paragraph: the first line of a document, or one after a
-    # blank line
+    # (num_lines,), 1 where the line opens a paragraph: the first line of a document, or one after a blank line
     opens: UInt8s
 
 
@@ -82,9 +81,8 @@ def find_words(offsets: np.ndarray, data: np.ndarray) -> Words:
 
 
 def find_lines(words: Words, data: np.ndarray, newlines: int = 1) -> Lines:
-    """The lines, or with `newlines` 2 the paragraphs, of every document that are not blank, without
-    the white space around them. A line of white space alone is not empty, and ends no paragraph.
-    `words`, `data`: of the texts."""
+    """The lines, or with `newlines` 2 the paragraphs, of every document that are not blank, without the white space around
+    them. A line of white space alone is not empty, and ends no paragraph. `words`, `data`: of the texts."""
     out = room_for_spans(len(words.doc_offsets), len(words.starts))
     return first_spans(Lines, split_lines(words, data, newlines, out), out)
 

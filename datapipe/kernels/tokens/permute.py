@@ -31,9 +31,8 @@ _LOW_32 = np.uint64(0xFFFFFFFF)
 
 
 def permute(key: int, size: int, indices: np.ndarray, most_shuffled: int = TABLE_SIZE) -> np.ndarray:
-    """The position of each index in 0..size-1: (n,) int64, distinct for distinct indices. `key`:
-    any uint64; each is one permutation. `size`: at most 2^62. `most_shuffled`: the largest size
-    that uses a table, at least 1."""
+    """The position of each index in 0..size-1: (n,) int64, distinct for distinct indices. `key`: any uint64; each is one
+    permutation. `size`: at most 2^62. `most_shuffled`: the largest size that uses a table, at least 1."""
     if size <= most_shuffled:
         return _shuffled(key, size)[indices].astype(np.int64)
     out = np.empty(len(indices), np.int64)

@@ -74,9 +74,8 @@ class BatchOrder(RunSteps):
         return self.sample_order.addresses_without(samples, self._left_out, attempt)
 
     def samples_of(self, address: int, num_epochs: int | None, stop: int | None = None) -> list[tuple[int, int]]:
-        """(epoch, sample) of every occurrence of the sequence at `address`; see
-        `SampleOrder.samples_of`. `num_epochs`: by default those that begin before sample `stop`, or
-        before the end; of an endless run, one."""
+        """(epoch, sample) of every occurrence of the sequence at `address`; see `SampleOrder.samples_of`. `num_epochs`: by
+        default those that begin before sample `stop`, or before the end; of an endless run, one."""
         stop = self.sample_order.num_samples if stop is None else stop
         if num_epochs is None and stop is not None and self.inventory.split == "train":
             num_epochs = self.sample_order.epochs_until(int(self.layout.source_of(np.array([address]))[0]), stop)
@@ -118,9 +117,8 @@ def begin_run(
 
 
 def resume_run(saved: Lineage, step: int, here: BatchOrder, *, migrate: bool, restart: frozenset[str]) -> BatchOrder:
-    """The order of a saved run that continues at `step` with the data, mixture and batch size of
-    `here`, a new run; `migrate` and `restart` are as in `LoaderOptions`. Raises SnapshotError for a
-    change that is not allowed."""
+    """The order of a saved run that continues at `step` with the data, mixture and batch size of `here`, a new run; `migrate`
+    and `restart` are as in `LoaderOptions`. Raises SnapshotError for a change that is not allowed."""
     inventory, wanted = here.inventory, here.lineage.mixtures[-1].recipe
     sample = _next_sample(saved, step, here)
     lineage = saved

@@ -189,9 +189,8 @@ class AddressFinder:
         return AddressFinder, (self._orders, self._cells)
 
     def find(self, sources: np.ndarray, ordinals: np.ndarray, attempt: int = 0) -> np.ndarray:
-        """The address of each sample: (n,) int64. Ordinals, (n,) int64, count over all epochs of
-        the source. With `attempt` k above 0: of the k-th replacement, from the same source and
-        epoch."""
+        """The address of each sample: (n,) int64. Ordinals, (n,) int64, count over all epochs of the source. With `attempt` k
+        above 0: of the k-th replacement, from the same source and epoch."""
         if attempt:
             ordinals = self._replaced(sources, ordinals, attempt)
         addresses = np.full(len(sources), -1, np.int64)

@@ -89,11 +89,10 @@ def names_of(key: OrderKey, source: str, part: int) -> tuple[str | int, ...]:
 
 
 class Inventory(OrderKey):
-    """The rows of one split of a snapshot, and the order of each source. The mixture is no part of
-    it. By source: `digests` of the rows of its first generation, of the first two, and so on;
-    `data`, a digest of all its rows; in a new run, `generations`, where there are several, and
-    `orders`. `removed`: digest of the list of documents that were taken down; "" where there are
-    none. Raises SnapshotError for a shard of an unknown stratum."""
+    """The rows of one split of a snapshot, and the order of each source. The mixture is no part of it. By source: `digests` of
+    the rows of its first generation, of the first two, and so on; `data`, a digest of all its rows; in a new run,
+    `generations`, where there are several, and `orders`. `removed`: digest of the list of documents that were taken down; ""
+    where there are none. Raises SnapshotError for a shard of an unknown stratum."""
 
     def __init__(self, snapshot: Snapshot, split: Split, seed: int, window_shards: int, *, shuffle: bool = True) -> None:
         super().__init__(snapshot=snapshot, split=split, seed=seed, window_shards=window_shards, shuffle=shuffle)
@@ -159,9 +158,8 @@ class Inventory(OrderKey):
 
 
 class SampleOrder:
-    """The order of one split. `eras`: the mixtures of the run, ascending, the first from sample 0;
-    only the last must fit the inventory. Raises SnapshotError for a source with weight and no
-    sequences."""
+    """The order of one split. `eras`: the mixtures of the run, ascending, the first from sample 0; only the last must fit the
+    inventory. Raises SnapshotError for a source with weight and no sequences."""
 
     def __init__(self, inventory: Inventory, eras: Sequence[MixtureEra]) -> None:
         self.inventory, self.layout, self.split = inventory, inventory.layout, inventory.split

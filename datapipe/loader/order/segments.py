@@ -105,9 +105,8 @@ class Job:
 
 
 def _jobs(source: int, shares: Sequence[int], in_segment: list[list[int]]) -> list[Job]:
-    """The samples of a source that may be drawn in several segments, or that are not due, by its
-    ascending shares before each segment and after the last. Counts all others in `in_segment`,
-    (num_segments, num_sources)."""
+    """The samples of a source that may be drawn in several segments, or that are not due, by its ascending shares before each
+    segment and after the last. Counts all others in `in_segment`, (num_segments, num_sources)."""
     jobs: list[Job] = []
     window: list[int] = []
     for number, (before, after) in enumerate(zip(shares, shares[1:])):
@@ -176,8 +175,7 @@ def _augment(
     # segments from which no path leads to one with room. They stay so and are not searched again.
     full: set[int],
 ) -> bool:
-    """Finds a segment for `job` along an augmenting path: other jobs may move within their windows.
-    False if there is none."""
+    """Finds a segment for `job` along an augmenting path: other jobs may move within their windows. False if there is none."""
     reached: dict[int, tuple[int, int | None]] = {number: (job, None) for number in jobs[job].window if number not in full}
     queue = deque(reached)
     while queue:
@@ -235,9 +233,8 @@ def _advance(shares: list[int], weights: Mapping[int, int], num_samples: int) ->
 def _next_exhausted(
     shares: Sequence[int], weights: Mapping[int, int], caps: Mapping[int, int], start: int, stop: int | None
 ) -> tuple[int | None, set[int]]:
-    """The last sample up to `stop` before any source passes its cap, and the sources that are
-    exhausted there. Shares do not show which these are: after rounding, a share may stay a few
-    units below its cap."""
+    """The last sample up to `stop` before any source passes its cap, and the sources that are exhausted there. Shares do not
+    show which these are: after rounding, a share may stay a few units below its cap."""
     total = sum(weights.values())
     ends = {
         source: start + max(0, (caps[source] * UNIT - shares[source]) * total // (weight * UNIT))

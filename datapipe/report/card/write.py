@@ -85,9 +85,8 @@ def mixture_text(root: Root, manifest: Snapshot) -> str:
 def card_maker(
     root: Root, manifest: Snapshot, place: str, source: str | None = None
 ) -> Callable[[Snapshot, DataFiles], dict[str, bytes]]:
-    """A function that makes the card of an export, and the other files about it, from its manifest
-    and data files. `root` is the output, `place` where a reader loads the export from, and `source`
-    the only one that is exported; None: all."""
+    """A function that makes the card of an export, and the other files about it, from its manifest and data files. `root` is
+    the output, `place` where a reader loads the export from, and `source` the only one that is exported; None: all."""
     report, mixture = report_of(root, manifest), mixture_text(root, manifest)
     report = report if source is None else _of_source(report, source)
 
@@ -128,9 +127,8 @@ def _of_source(report: Report, name: str) -> Report:
 def card_files(
     report: Report, manifest: Snapshot, mixture: str, files: DataFiles, place: str | None = None
 ) -> dict[str, bytes]:
-    """The content of README.md and croissant.json, by name. `place` is the data set on the hub or
-    the path that a reader loads an export from; None for an output, whose mixture.yaml has its
-    path."""
+    """The content of README.md and croissant.json, by name. `place` is the data set on the hub or the path that a reader loads
+    an export from; None for an output, whose mixture.yaml has its path."""
     front = front_matter(manifest.name, report, files)
     options: Mapping[str, Any] = {}
     with suppress(ValueError):

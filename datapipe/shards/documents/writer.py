@@ -80,9 +80,8 @@ def _in_type(name: str, column: pa.Array, kind: pa.DataType, source: str) -> pa.
 
 
 class DocumentWriter:
-    """Writes rows of one schema to a file. After an error, or instead of `finish`, call `abort`.
-    `path`: no reader uses it. `schema`: from `published_schema`. `number`: of the file among those
-    of its source."""
+    """Writes rows of one schema to a file. After an error, or instead of `finish`, call `abort`. `path`: no reader uses it.
+    `schema`: from `published_schema`. `number`: of the file among those of its source."""
 
     def __init__(self, root: Root, path: str, format: DocumentFormat, schema: pa.Schema, number: int = 0) -> None:
         self._path, self._number = path, number

@@ -42,9 +42,8 @@ from datapipe.storage.root import Root
 
 
 def make_index(outputs: Sequence[str], target: str) -> Index:
-    """Makes one index of the rows of several outputs or indexes. One that was made of the same rows
-    is left as it is. Raises UserError when `target` contains anything else, when two outputs are
-    about one input file, or have different stages."""
+    """Makes one index of the rows of several outputs or indexes. One that was made of the same rows is left as it is. Raises
+    UserError when `target` contains anything else, when two outputs are about one input file, or have different stages."""
     root = Root(target.rstrip("/"))
     made_of = {masked(url): bytes_checksum(open_index(url).root.read_bytes(INDEX)) for url in outputs}
     folder = ExportFolder(root=None, target=root, request={"kind": "index", **made_of})

@@ -49,8 +49,7 @@ class IndexedStage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexedRows:
-    """A file of rows: the number of its stage, that of the group of input files that the rows are
-    about, and its table."""
+    """A file of rows: the number of its stage, that of the group of input files that the rows are about, and its table."""
 
     stage: int
     group: int

@@ -30,7 +30,7 @@ Sizes = dict[str, tuple[int, int]]
 
 def _mixture(folder: Path, options: str, files: range, tail: str = "") -> Path:
     for number in files:
-        rows = corpora.documents(number, 60, exact=0.1, near=0, short=0.1)
+        rows = corpora.documents(number, 40, exact=0.1, near=0, short=0.1)
         scored = [row | {"score": place % 3, "terms": ["MIT", "ISC"][place % 2]} for place, row in enumerate(rows)]
         corpora.write_jsonl(folder / f"web/{number}.jsonl", scored)
     (folder / "tokenizer.json").write_text(chat_tokenizer().to_str())
@@ -118,29 +118,29 @@ def test_budget_that_all_tokens_fit_into_changes_nothing(tmp_path: Path, whole: 
 
 
 def test_another_budget_tokenizes_nothing_again_and_splits_and_their_order_change_nothing(tmp_path: Path):
-    path, watcher = _mixture(tmp_path, ", max_tokens: 6k", range(4)), runs.Watcher()
+    path, watcher = _mixture(tmp_path, ", max_tokens: 4k", range(4)), runs.Watcher()
     smaller = _packed(runs.run_mixture(path, make_engine=runs.InProcess))
-    run = runs.run_mixture(path, overrides=["sources.web.max_tokens=9k"], make_engine=runs.InProcess, watcher=watcher)
+    run = runs.run_mixture(path, overrides=["sources.web.max_tokens=6k"], make_engine=runs.InProcess, watcher=watcher)
     assert smaller < _packed(run)
     kinds = {task.kind for task in watcher.tasks}
     assert "limit" in kinds and not kinds & {"map", "reduce", "tokenize", "size"}
-    overrides = ["sources.web.max_tokens=9k", "execution.split_bytes=8KiB", "execution.keep_work=none"]
+    overrides = ["sources.web.max_tokens=6k", "execution.split_bytes=8KiB", "execution.keep_work=none"]
     other = runs.run_mixture(path, overrides=overrides, output=tmp_path / "other", make_engine=runs.LastFirst)
     assert list(other.checksums.values()) == list(run.checksums.values())
 
 
 def test_growing_source_keeps_a_prefix_of_what_it_had(tmp_path: Path):
-    before = _run(tmp_path, ", max_tokens: 9k", range(2))
-    after = _run(tmp_path, ", max_tokens: 9k", range(4), output=tmp_path / "after")
+    before = _run(tmp_path, ", max_tokens: 6k", range(2))
+    after = _run(tmp_path, ", max_tokens: 6k", range(4), output=tmp_path / "after")
     old = {key for key in _packed(after) if key in _sizes(before)}
     chosen = sorted(_packed(before), key=lambda key: _sizes(before)[key])
     assert old and old == set(chosen[: len(old)]) and len(old) < len(chosen)
 
 
 def test_budget_holds_for_all_strata_of_a_source(tmp_path: Path):
-    run = _run(tmp_path, ", strata: {by: score, bounds: [1, 2]}, max_tokens: 8k")
+    run = _run(tmp_path, ", strata: {by: score, bounds: [1, 2]}, max_tokens: 5k")
     sizes = _sizes(run)
-    assert _packed(run) == _prefix(sizes, 8000) and len(_prefix(sizes, 8000)) < len(sizes)
+    assert _packed(run) == _prefix(sizes, 5000) and len(_prefix(sizes, 5000)) < len(sizes)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -48,8 +48,8 @@ class BatchBuilder:
             num_rows = mesh.num_rows(batch_order.lineage.global_batch_size)
             check_num_runs(mesh, self.fields, options.pad_cu_seqlens, num_rows)
         self._columns = frozenset[str]().union(*(FIELDS[field].columns for field in self.fields))
-        if LABELLED.intersection(self.fields) and options.labels == "shifted":
-            self._columns |= {NEXT_TOKENS}
+        if LABELLED.intersection(self.fields):
+            self._columns |= {NEXT_TOKENS} if options.labels == "shifted" else PIECES
         if mesh.splits_documents and self._columns:
             self._columns |= PIECES
         self._counts_targets = any(FIELDS[field].counts_targets for field in self.fields)

@@ -256,8 +256,8 @@ def _per_piece(make: Callable[[Chunk], Sequence[Any]], dtype: str, columns: froz
 
 FIELDS: Mapping[str, Field] = {
     "input_ids": _per_token(_input_ids, frozenset({TOKENS})),
-    "labels": _per_token(_labels, PIECES | {TOKENS, UNLEARNED}),
-    "loss_weights": _per_token(_loss_weights, PIECES | {TOKENS, UNLEARNED}, "float32"),
+    "labels": _per_token(_labels, frozenset({TOKENS, UNLEARNED})),
+    "loss_weights": _per_token(_loss_weights, frozenset({TOKENS, UNLEARNED}), "float32"),
     "position_ids": _per_token(_position_ids, PIECES),
     "segment_ids": _per_token(_segment_ids, PIECES),
     "cu_seqlens": _per_piece(lambda chunk: chunk.cu_seqlens, "int32"),

@@ -27,9 +27,7 @@ from datapipe.storage.root import Root
 KERNELS = (
     "datapipe.kernels.tokens.gather:copy_rows_int64",
     "datapipe.kernels.tokens.gather:copy_with_next_int64",
-    "datapipe.kernels.tokens.gather:count_chunks",
     "datapipe.kernels.tokens.gather:find_rows",
-    "datapipe.kernels.tokens.gather:gather_lengths",
     "datapipe.kernels.tokens.permute:shuffle_table",
     "datapipe.kernels.tokens.quota:assign",
     "datapipe.kernels.tokens.windows:find_addresses",

@@ -21,7 +21,7 @@ from datapipe.shards.schemas import UNLEARNED
 LENGTHS, KEYS, STARTS = "lengths", "keys", "starts"
 TOKENS, OFFSETS = "tokens", "offsets"
 EVERY_COLUMN = frozenset({TOKENS, OFFSETS, LENGTHS, KEYS, STARTS, UNLEARNED})
-NEXT_TOKENS = "next_tokens"  # made from tokens, offsets and lengths, which must be wanted too
+NEXT_TOKENS = "next_tokens"  # made from tokens, which must be wanted too, and from offsets and lengths
 
 CUT = "the file was cut short while it was open. Delete the file and run the mixture again to restore it"
 
@@ -123,21 +123,18 @@ def gather(
 ) -> SequenceRows:
     """Copies rows out of blocks. Raises CutShortError for a mapped file that was cut short,
     CorruptionError for a row that points outside its block."""
-    try:
-        offsets, lengths, keys, starts = _pieces(blocks, rows, sequence_length, wanted, name)
-        run_offsets, runs = _runs(blocks, rows, sequence_length, name) if UNLEARNED in wanted else (_NO_NUMBERS, _NO_LENGTHS)
-    except CorruptionError:
-        _check_whole(kernels.find_cut(blocks), name)
-        raise
+    offsets, lengths, keys, starts = _pieces(blocks, rows, sequence_length, wanted, name)
+    run_offsets, runs = _runs(blocks, rows, sequence_length, name) if UNLEARNED in wanted else (_NO_NUMBERS, _NO_LENGTHS)
     tokens = allocate((len(rows) if TOKENS in wanted else 0, sequence_length), dtype or stored)
-    next_tokens = allocate(tokens.shape, tokens.dtype) if NEXT_TOKENS in wanted else _NO_TOKENS
+    next_tokens = _NO_TOKENS
     if NEXT_TOKENS in wanted:
-        cut_row = kernels.copy_with_next(blocks, rows, stored.itemsize, offsets, lengths, tokens, next_tokens)
+        next_tokens = allocate(tokens.shape, tokens.dtype)
+        bad_row = kernels.copy_with_next(blocks, rows, stored.itemsize, tokens, next_tokens)
     elif len(tokens):
-        cut_row = kernels.copy_rows(blocks, rows, stored.itemsize, tokens)
+        bad_row = kernels.copy_rows(blocks, rows, stored.itemsize, tokens)
     else:
-        cut_row = kernels.find_cut(blocks)
-    _check_whole(cut_row, name)
+        bad_row = kernels.find_cut(blocks)
+    _check(bad_row, blocks, name)  # after rows were copied: a file may be cut short at any time
     return SequenceRows(
         tokens=tokens,
         piece_offsets=offsets,
@@ -150,6 +147,11 @@ def gather(
     )
 
 
+def stored_columns(wanted: Set[str]) -> Set[str]:
+    """The columns of a shard from which `gather` makes the wanted ones."""
+    return wanted & EVERY_COLUMN | ({OFFSETS, LENGTHS} if NEXT_TOKENS in wanted else set())
+
+
 def _pieces(
     blocks: np.ndarray, rows: np.ndarray, sequence_length: int, wanted: Set[str], name: Callable[[int], str]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -158,11 +160,11 @@ def _pieces(
     if wanted.isdisjoint(_PER_PIECE):
         return offsets, lengths, keys, starts
     firsts, offsets = np.empty(len(rows), np.int64), np.empty(len(rows) + 1, np.int64)
-    _check(kernels.count_chunks(blocks, rows, firsts, offsets), name)
+    _check(kernels.count_chunks(blocks, rows, firsts, offsets), blocks, name)
     num_pieces = int(offsets[-1])
     if LENGTHS in wanted:
         lengths = np.empty(num_pieces, np.int32)
-        _check(kernels.gather_lengths(blocks, firsts, offsets, sequence_length, lengths), name)
+        _check(kernels.gather_lengths(blocks, firsts, offsets, sequence_length, lengths), blocks, name)
     if KEYS in wanted:
         halves = np.empty((num_pieces, 2), np.uint64)
         kernels.gather_keys(blocks, firsts, offsets, halves)
@@ -178,10 +180,10 @@ def _runs(
 ) -> tuple[np.ndarray, np.ndarray]:
     """`SequenceRows.run_offsets` and `runs`."""
     firsts, offsets = np.empty(len(rows), np.int64), np.empty(len(rows) + 1, np.int64)
-    _check(kernels.count_borders(blocks, rows, firsts, offsets), name)
+    _check(kernels.count_borders(blocks, rows, firsts, offsets), blocks, name)
     runs = np.empty(int(offsets[-1]), np.int32)
     if len(runs):
-        _check(kernels.gather_runs(blocks, firsts, offsets, sequence_length, runs), name)
+        _check(kernels.gather_runs(blocks, firsts, offsets, sequence_length, runs), blocks, name)
     return offsets, runs
 
 
@@ -191,15 +193,13 @@ _NO_TOKENS = np.zeros((0, 0), np.int64)
 """Columns that were not requested."""
 
 
-def _check(bad_row: int, name: Callable[[int], str]) -> None:
-    if bad_row >= 0:
-        raise CorruptionError(
-            f"{name(bad_row)}: a row points outside its record batch. Delete the file and run the mixture again to restore "
-            f"it; `datapipe verify` checks all shards"
-        )
-
-
-def _check_whole(cut_row: int, name: Callable[[int], str]) -> None:
-    """Called after rows were copied: a file may be cut short at any time."""
+def _check(bad_row: int, blocks: np.ndarray, name: Callable[[int], str]) -> None:
+    if bad_row < 0:
+        return
+    cut_row = kernels.find_cut(blocks)
     if cut_row >= 0:
         raise CutShortError(f"{name(cut_row)}: {CUT}")
+    raise CorruptionError(
+        f"{name(bad_row)}: a row points outside its record batch. Delete the file and run the mixture again to restore it; "
+        f"`datapipe verify` checks all shards"
+    )

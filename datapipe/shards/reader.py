@@ -22,7 +22,7 @@ import numpy as np
 from datapipe.columns import dtype_of
 from datapipe.errors import CorruptionError
 from datapipe.records.checksum import intact
-from datapipe.shards.blocks import EVERY_COLUMN, Block, SequenceRows, block_of_batch, block_of_rows, gather
+from datapipe.shards.blocks import EVERY_COLUMN, Block, SequenceRows, block_of_batch, block_of_rows, gather, stored_columns
 from datapipe.shards.schemas import UNLEARNED
 from datapipe.shards.shard_file import Shard, open_shard
 from datapipe.shards.shard_table import RowForm, ShardEntry
@@ -111,7 +111,7 @@ class ShardReader:
             rows,
             sequence_length=self._form.sequence_length,
             stored=dtype_of(self._opened().id_type),
-            wanted=wanted & EVERY_COLUMN,
+            wanted=stored_columns(wanted),
             name=lambda _: self.entry.path,
         )
 

@@ -1,9 +1,9 @@
 """Rows from many blocks of many shards in one call: each row is known by the memory address of its block.
 
     addresses (n,) ── find_rows ──▶ block, row in it (n,) ── copy_rows ──▶ tokens (n, S)
+                                                          ── copy_with_next ──▶ tokens, next tokens (n, S)
                                                           ── count_chunks ──▶ first chunk (n,), chunk_offsets (n + 1,)
                                                                              ── gather_* ──▶ lengths, starts, keys (num_chunks,)
-                                                                             ── copy_with_next ──▶ tokens, next tokens (n, S)
 
 A block is a record batch, described by `BLOCK_WIDTH` int64: addresses of its columns and its number of chunks. Offsets and
 lengths from a file are compared with those numbers before they become an address or an index, so a damaged file is found
@@ -15,13 +15,14 @@ Arguments stay flat: a NamedTuple of six arrays adds 2.4 us to a call, and all c
 
 from typing import Any
 
+import numpy as np
+
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.arrays import copy_into
 from datapipe.kernels.tokens.batch import IGNORED
 from datapipe.kernels.tokens.memory import int32_at, int64_at, prefetch, uint8_at, uint16_at, uint32_at, uint64_at
 from datapipe.kernels.types import (
     Int32MatrixOut,
-    Int32s,
     Int32sOut,
     Int64MatrixOut,
     Int64s,
@@ -113,6 +114,19 @@ def _first_cut(blocks: Any) -> Any:
     return -1
 
 
+@inline
+def _list_at(block_at: Any, row: Any, offsets_at: Any, count_at: Any) -> Any:
+    """Start and stop of a row's list in the items of its block; -1 and 0 where they lie outside, 0 and 0 without a column."""
+    block = int64_at(block_at, BLOCK_WIDTH)
+    if block[offsets_at] == 0:
+        return 0, 0
+    offsets = int32_at(block[offsets_at] + row * 4, 2)
+    first, stop = np.int64(offsets[0]), np.int64(offsets[1])
+    if first < 0 or first > stop or stop > block[count_at]:
+        return -1, 0
+    return first, stop
+
+
 @kernel
 def copy_rows(
     blocks: Int64s, rows: Int64s, id_bytes: int, out: UInt16MatrixOut | UInt32MatrixOut | Int32MatrixOut | Int64MatrixOut
@@ -135,13 +149,14 @@ def copy_with_next(
     blocks: Int64s,
     rows: Int64s,
     id_bytes: int,
-    chunk_offsets: Int64s,  # (n + 1,), of `count_chunks`
-    chunk_lengths: Int32s,  # of `gather_lengths`
     out: Int32MatrixOut | Int64MatrixOut,  # (n, S)
     next_out: Int32MatrixOut | Int64MatrixOut,  # (n, S), of each token the next one of its chunk, else IGNORED
 ) -> int:
-    """`copy_rows`, and from each row while it is in the processor's nearest cache its labels."""
+    """`copy_rows`, and from each row while it is in the processor's nearest cache its labels. Returns the first row that points
+    outside its block, or whose chunks do not fit into it; else as `find_cut`."""
     last, length = out.shape[0] - 1, out.shape[1]
+    for i in range(out.shape[0]):  # no row waits for the offsets and lengths of another
+        prefetch(int64_at(blocks[i], BLOCK_WIDTH)[LENGTHS] + _list_at(blocks[i], rows[i], OFFSETS, NUM_CHUNKS)[0] * 4)
     for i in range(out.shape[0]):
         here = _tokens_at(blocks, rows, i, length * id_bytes)
         following = _tokens_at(blocks, rows, min(i + 1, last), length * id_bytes)
@@ -151,9 +166,15 @@ def copy_with_next(
         else:
             _copy_stretches(uint32_at(here, length), following, out[i])
             copy_into(next_out[i, : length - 1], uint32_at(here, length)[1:])
-        position = 0
-        for chunk in range(chunk_offsets[i], chunk_offsets[i + 1]):
-            position += chunk_lengths[chunk]
+        first, stop = _list_at(blocks[i], rows[i], OFFSETS, NUM_CHUNKS)
+        if first < 0:
+            return i
+        chunk_lengths, position = int32_at(int64_at(blocks[i], BLOCK_WIDTH)[LENGTHS] + first * 4, stop - first), 0
+        for chunk in range(stop - first):
+            chunk_length = np.int64(chunk_lengths[chunk])  # read once: the file may change
+            if chunk_length < 1 or chunk_length > length - position:
+                return i
+            position += chunk_length
             next_out[i, position - 1] = IGNORED
         for token in range(position, length):
             next_out[i, token] = IGNORED
@@ -164,16 +185,11 @@ def copy_with_next(
 def _count_lists(blocks: Any, rows: Any, offsets_at: Any, count_at: Any, firsts: Any, out_offsets: Any) -> Any:
     out_offsets[0] = 0
     for i in range(blocks.shape[0]):
-        block = int64_at(blocks[i], BLOCK_WIDTH)
-        firsts[i] = 0
-        out_offsets[i + 1] = out_offsets[i]
-        if block[offsets_at] != 0:
-            offsets = int32_at(block[offsets_at] + rows[i] * 4, 2)
-            first, stop = offsets[0], offsets[1]
-            if first < 0 or first > stop or stop > block[count_at]:
-                return i
-            firsts[i] = first
-            out_offsets[i + 1] += stop - first
+        first, stop = _list_at(blocks[i], rows[i], offsets_at, count_at)
+        if first < 0:
+            return i
+        firsts[i] = first
+        out_offsets[i + 1] = out_offsets[i] + stop - first
     return -1
 
 

@@ -128,18 +128,20 @@ def copy_rows(case: Case, dtype: type, is_wide: bool) -> Steps:
     yield _first_cut(case, wanted), [[block.tokens[number] for block, number in wanted]]
 
 
-@row(gather.copy_with_next, np.int32, False, variant="2-int32")
-@row(gather.copy_with_next, np.int64, False, variant="2-int64")
-@row(gather.copy_with_next, np.int32, True, variant="4-int32")
-@row(gather.copy_with_next, np.int64, True, variant="4-int64")
-def copy_with_next(case: Case, dtype: type, is_wide: bool) -> Steps:
-    wanted = [(block, number) for block, number in _wanted(case) if block.fits(number)]
-    lengths = [block.lengths[block.chunks(number)].tolist() for block, number in wanted]
-    blocks, rows = _addresses(wanted, is_wide), np.array([number for _, number in wanted], np.int64)
-    of_chunks = [offsets_of(lengths), np.array([length for each in lengths for length in each], np.int32)]
-    yield [blocks, rows, 4 if is_wide else 2, *of_chunks], room((len(wanted), _ROW_LENGTH), dtype, dtype)
-    tokens = [block.tokens[number].tolist() for block, number in wanted]
-    yield _first_cut(case, wanted), [tokens, list(map(shifted_labels, tokens, lengths))]
+@row(gather.copy_with_next, np.int32, False, False, variant="2-int32")
+@row(gather.copy_with_next, np.int64, False, False, variant="2-int64")
+@row(gather.copy_with_next, np.int32, True, False, variant="4-int32")
+@row(gather.copy_with_next, np.int64, True, True, variant="4-int64-damaged")
+def copy_with_next(case: Case, dtype: type, is_wide: bool, damaged: bool) -> Steps:
+    wanted = _wanted(case, damaged)
+    rows = np.array([number for _, number in wanted], np.int64)
+    yield [_addresses(wanted, is_wide), rows, 4 if is_wide else 2], room((len(wanted), _ROW_LENGTH), dtype, dtype)
+    bad = [i for i, (block, number) in enumerate(wanted) if not block.is_sound(number) or not block.fits(number)]
+    copied = wanted[: bad[0]] if bad else wanted
+    tokens = [block.tokens[number].tolist() for block, number in copied]
+    lengths = [block.lengths[block.chunks(number)].tolist() for block, number in copied]
+    bad_row = bad[0] if bad else _first_cut(case, wanted, damaged)
+    yield bad_row, [tokens, list(map(shifted_labels, tokens, lengths))]
 
 
 @row(gather.find_cut)
@@ -149,8 +151,8 @@ def find_cut(case: Case) -> Steps:
     yield _first_cut(case, wanted), []
 
 
-def _first_cut(case: Case, wanted: list[tuple[_Block, int]]) -> int:
-    return next((i for i, (block, _) in enumerate(wanted) if block is _blocks(case, False)[2]), -1)
+def _first_cut(case: Case, wanted: list[tuple[_Block, int]], damaged: bool = False) -> int:
+    return next((i for i, (block, _) in enumerate(wanted) if block is _blocks(case, damaged)[2]), -1)
 
 
 @row(gather.count_chunks, False)

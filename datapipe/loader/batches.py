@@ -20,9 +20,9 @@ from datapipe.loader.field_table import FIELDS, LABELLED, PIECES, Chunk, count_t
 from datapipe.loader.options import LoaderOptions
 from datapipe.loader.order.batch_order import BatchOrder
 from datapipe.loader.order.source_order import MAX_REPLACEMENTS
-from datapipe.loader.reading import RowReader
+from datapipe.loader.reading import FoundRows, RowReader
 from datapipe.loader.share import Mesh
-from datapipe.loader.step_rows import RowsAhead, rows_of, samples_of
+from datapipe.loader.step_rows import RowsAhead, StepRows, rows_of, samples_of
 from datapipe.shards.blocks import KEYS, NEXT_TOKENS, SequenceRows
 from datapipe.shards.removed import RemovedAtSteps
 from datapipe.shards.schemas import UNLEARNED
@@ -67,13 +67,13 @@ class BatchBuilder:
     def rows_ahead(self, successor: Callable[[int], int | None]) -> RowsAhead:
         """The rows of this rank at steps that are built in the order of `successor`, for `build_many`."""
         rows_per_step = self.mesh.num_rows(self.batch_order.lineage.global_batch_size)
-        return RowsAhead(partial(rows_of, self.batch_order, self.mesh), successor, rows_per_step)
+        return RowsAhead(partial(rows_of, self.batch_order, self.reader, self.mesh), successor, rows_per_step)
 
     def build_many(self, steps: Sequence[int], ahead: RowsAhead | None = None) -> list[Batch]:
         """The batches of this rank at `steps`: disjoint views of the same arrays, so each keeps the memory of all."""
-        rows = rows_of(self.batch_order, self.mesh, steps) if ahead is None else ahead.rows_of(steps)
+        rows = rows_of(self.batch_order, self.reader, self.mesh, steps) if ahead is None else ahead.rows_of(steps)
         borders = rows.borders
-        addresses, read = self._read(rows.samples, rows.addresses, self._columns)
+        addresses, read = self._read(rows, self._columns)
         hidden = self._hide(steps, borders, read)
         chunk = Chunk(
             steps=steps,
@@ -116,23 +116,23 @@ class BatchBuilder:
 
     def _read_whole(self, steps: Sequence[int], columns: frozenset[str]) -> tuple[tuple[int, ...], SequenceRows]:
         """The rows of all ranks at some steps, and the borders of the steps."""
-        rows = rows_of(self.batch_order, _ALONE, steps)
-        return rows.borders, self._read(rows.samples, rows.addresses, columns)[1]
+        rows = rows_of(self.batch_order, self.reader, _ALONE, steps)
+        return rows.borders, self._read(rows, columns)[1]
 
-    def _read(self, samples: np.ndarray, addresses: np.ndarray, columns: frozenset[str]) -> tuple[np.ndarray, SequenceRows]:
-        """Addresses and rows of some samples; with `on_corrupt="replace"`, damaged rows are replaced."""
+    def _read(self, rows: StepRows, columns: frozenset[str]) -> tuple[np.ndarray, SequenceRows]:
+        """Addresses of some rows, and the rows; with `on_corrupt="replace"`, damaged rows are replaced."""
         try:
-            return addresses, self._rows(addresses, columns)
+            return rows.found.addresses, self._rows(rows.found, columns)
         except CorruptionError:
             if self.options.on_corrupt == "raise":
                 raise
-        addresses = addresses.copy()
-        for number, sample in enumerate(samples):
+        addresses = rows.found.addresses.copy()
+        for number, sample in enumerate(rows.samples):
             addresses[number] = self._readable_address(sample, int(addresses[number]))
         return addresses, self._rows(addresses, columns)
 
-    def _rows(self, addresses: np.ndarray, columns: frozenset[str]) -> SequenceRows:
-        return self.reader.read(addresses, columns, self.dtype, self._pool.empty)
+    def _rows(self, wanted_rows: np.ndarray | FoundRows, columns: frozenset[str]) -> SequenceRows:
+        return self.reader.read(wanted_rows, columns, self.dtype, self._pool.empty)
 
     def _readable_address(self, sample: int, address: int) -> int:
         for attempt in range(1, MAX_REPLACEMENTS + 1):

@@ -1,14 +1,15 @@
 """Addresses to rows: one kernel finds the blocks of the rows in open shards, another copies the rows out.
 
-    addresses ── find_rows ──▶ rows of known blocks ────────────────────────────────────┬── gather ──▶ SequenceRows
-                        └────▶ other rows: shard opened, block checked, or rows copied ─┘
+    addresses ── find ──▶ rows of known blocks ────────────────────────────────────┬── gather ──▶ SequenceRows
+                   └────▶ other rows: shard opened, block checked, or rows copied ─┘
 
 A mapped shard has a table of its blocks, which the kernels read. Python runs only when a shard is
 opened or a block is read for the first time. Blocks of Parquet files and of object stores are read
 one after another, and only the wanted rows of each are kept.
 
-A call holds the shards that were open when it began, so none is unmapped during the call: opening a shard adds to the dict of
-open shards, closing one replaces the dict. Past `MAX_MAPPED_SHARDS` or `MAX_OPEN_SHARDS`, the least recently used are closed.
+A call of `read` holds the shards that were open when it began, so none is unmapped during the call: opening a shard adds to the
+dict of open shards, closing one replaces the dict. `FoundRows` hold no shard: after one was closed, their rows are found again.
+Past `MAX_MAPPED_SHARDS` or `MAX_OPEN_SHARDS`, the least recently used are closed.
 """
 
 import os
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,6 +53,20 @@ class _OpenShard:
     is_remote: bool  # whether it reads from an object store, so that a local copy should replace it
 
 
+class FoundRows(NamedTuple):
+    """Rows, each with its shard, its row in a block, and the address of the block's entry: all (n,) int64."""
+
+    addresses: np.ndarray
+    shards: np.ndarray
+    rows: np.ndarray
+    blocks: np.ndarray  # 0: not open, or not checked yet
+    version: int  # of the open shards that own the blocks; -1 where some block is absent
+
+    def part(self, start: int, stop: int) -> "FoundRows":
+        addresses, shards, rows, blocks, version = self
+        return FoundRows(addresses[start:stop], shards[start:stop], rows[start:stop], blocks[start:stop], version)
+
+
 class RowReader:
     """Reads rows of a split by address, in any thread; `local_copy` finds remote shards on disk."""
 
@@ -63,6 +78,7 @@ class RowReader:
         self._stored = dtype_of(token_type(snapshot.tokenizer.vocab_size))
         self._lock, self._owner = Lock(), os.getpid()
         self._open: dict[int, _OpenShard] = {}
+        self._version = 0  # rises before another dict of open shards takes the place of this one
         self._num_mapped = 0
         self._has_mask = False  # whether a shard that was opened has runs that no loss counts
         self._damaged_copies: frozenset[int] = frozenset()
@@ -72,46 +88,57 @@ class RowReader:
 
     def read(
         self,
-        addresses: np.ndarray,
+        wanted_rows: np.ndarray | FoundRows,
         wanted: Set[str] = EVERY_COLUMN,
         dtype: np.dtype | None = None,  # of the tokens: int32, int64, or None for the stored type
         allocate: Callable[[tuple[int, ...], np.dtype], np.ndarray] = np.empty,
     ) -> SequenceRows:
-        """The rows at `addresses` (n,) int64, in that order; an address may come up twice."""
-        addresses = np.ascontiguousarray(addresses, np.int64)
-        shards, rows, blocks = np.empty((3, len(addresses)), np.int64)
-        if os.getpid() != self._owner:
-            # a fork copies no threads: a lock that another thread of the parent held would never be released
-            self._lock, self._owner, self._open, self._num_mapped = Lock(), os.getpid(), {}, 0
-            self._tables[:] = 0
-        with self._lock:
-            self._calls += 1
-            kept: list[Any] = [self._open]
-            missing = kernels.find_rows(
-                addresses, self.layout.shard_starts, self._tables, self._calls, self._last_used, shards, rows, blocks
-            )
-        if missing < 0:
-            raise IndexError(f"addresses {addresses.min()} to {addresses.max()} of {self.layout.num_sequences} sequences")
-        if missing:
-            kept += self._fill_missing(shards, rows, blocks, wanted)
+        """The rows at some addresses (n,) int64, in that order; an address may come up twice."""
+        found = wanted_rows if isinstance(wanted_rows, FoundRows) else self.find(wanted_rows)
+        kept: list[Any] = [self._open]  # read before the version, which rises first
+        if found.version != self._version:
+            found, kept[0] = self._find(found.addresses)
+            if found.version < 0:
+                kept += self._fill_missing(found.shards, found.rows, found.blocks, wanted)
         if UNLEARNED in wanted and not self._has_mask:
             wanted -= {UNLEARNED}
         try:
             return gather(
-                blocks,
-                rows,
+                found.blocks,
+                found.rows,
                 sequence_length=self.snapshot.sequence_length,
                 stored=self._stored,
                 wanted=wanted,
                 dtype=dtype,
                 allocate=allocate,
-                name=lambda row: self.layout.shards[shards[row]].path,
+                name=lambda row: self.layout.shards[found.shards[row]].path,
             )
         except CutShortError:
             self.close()
         finally:
             del kept  # the memory that `blocks` points to must live until here
-        return self.read(addresses, wanted, dtype, allocate)  # opens the file again, which reveals its size, or another copy
+        return self.read(found.addresses, wanted, dtype, allocate)  # opens the file again, or another copy
+
+    def find(self, addresses: np.ndarray) -> FoundRows:
+        """The rows at `addresses` (n,) int64, for `read`, which opens shards and checks blocks where that is to be done."""
+        return self._find(np.ascontiguousarray(addresses, np.int64))[0]
+
+    def _find(self, addresses: np.ndarray) -> tuple[FoundRows, dict[int, _OpenShard]]:
+        """The rows, and the open shards that own their blocks."""
+        shards, rows, blocks = np.empty((3, len(addresses)), np.int64)
+        if os.getpid() != self._owner:
+            # a fork copies no threads: a lock that another thread of the parent held would never be released
+            self._lock, self._owner = Lock(), os.getpid()
+            self._replace({})
+        with self._lock:
+            self._calls += 1
+            opened, version = self._open, self._version
+            missing = kernels.find_rows(
+                addresses, self.layout.shard_starts, self._tables, self._calls, self._last_used, shards, rows, blocks
+            )
+        if missing < 0:
+            raise IndexError(f"addresses {addresses.min()} to {addresses.max()} of {self.layout.num_sequences} sequences")
+        return FoundRows(addresses, shards, rows, blocks, -1 if missing else version), opened
 
     @cached_property
     def removed(self) -> Removed:
@@ -232,4 +259,5 @@ class RowReader:
         for number in self._open.keys() - shards.keys():
             self._tables[number] = 0
         self._num_mapped = sum(opened.table is not None for opened in shards.values())
+        self._version += 1
         self._open = shards

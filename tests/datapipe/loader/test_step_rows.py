@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipe.errors import SnapshotError
+from datapipe.loader.reading import FoundRows
 from datapipe.loader.step_rows import STEPS_AHEAD, RowsAhead, StepRows
 
 _LAST, _ROWS = 300, 3
@@ -19,14 +20,15 @@ def _find(steps: Sequence[int]) -> StepRows:
     """Step s has the samples 10 s, 10 s + 1, …, one fewer where s is odd; the address of a sample is its double."""
     counts = [_ROWS - step % 2 for step in steps]
     samples = np.concatenate([10 * step + np.arange(count) for step, count in zip(steps, counts)])
-    return StepRows(list(steps), tuple(np.cumsum([0, *counts]).tolist()), samples, 2 * samples)
+    found = FoundRows(2 * samples, *np.zeros((3, len(samples)), np.int64), version=0)
+    return StepRows(list(steps), tuple(np.cumsum([0, *counts]).tolist()), samples, found)
 
 
 def _assert_alone(rows: StepRows, steps: list[int]) -> None:
     expected = _find(steps)
     assert (rows.steps, rows.borders) == (expected.steps, expected.borders)
     assert rows.samples.tolist() == expected.samples.tolist()
-    assert rows.addresses.tolist() == expected.addresses.tolist()
+    assert rows.found.addresses.tolist() == expected.found.addresses.tolist()
 
 
 @given(

@@ -14,7 +14,7 @@ Past `MAX_MAPPED_SHARDS` or `MAX_OPEN_SHARDS`, the least recently used are close
 
 import os
 from collections.abc import Callable, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -51,6 +51,7 @@ class _OpenShard:
     # which is zeros until the block is checked. None for a shard whose blocks do not stay in memory.
     table: np.ndarray | None
     is_remote: bool  # whether it reads from an object store, so that a local copy should replace it
+    checking: Lock = field(default_factory=Lock)
 
 
 class FoundRows(NamedTuple):
@@ -193,10 +194,11 @@ class RowReader:
             return kept
         numbers, within = np.divmod(rows[requests], reader.rows_per_block)
         for number in np.unique(numbers).tolist():
-            if table[number + 1, kernels.TOKENS] == 0:
-                entry = reader.block(number).entry
-                with self._lock:  # kernels read tables under this lock
-                    table[number + 1] = entry
+            with opened.checking:  # no two threads check a block
+                if table[number + 1, kernels.TOKENS] == 0:
+                    entry = reader.block(number).entry
+                    with self._lock:  # kernels read tables under this lock
+                        table[number + 1] = entry
         blocks[requests] = table.ctypes.data + (numbers + 1) * kernels.BLOCK_BYTES
         rows[requests] = within
         return opened

@@ -77,15 +77,14 @@ def rows_checksum(rows: pa.RecordBatch, with_ids: Callable[[np.ndarray], object]
     slice counts from its start. A damaged file cannot make this read outside the batch.
     `with_ids` gets all token ids, `IDS_AT_ONCE` at a time."""
     hasher = xxhash.xxh3_128()
-    lists = rows.column("tokens")
-    first, length = lists.offset, lists.type.list_size
-    tokens = columns.numbers(lists.values)[first * length : (first + len(lists)) * length]  # `flatten` takes 30 µs longer
+    ids_of_rows, *lists_of_rows = rows.columns
+    first, length = ids_of_rows.offset, ids_of_rows.type.list_size
+    tokens = columns.numbers(ids_of_rows.values)[first * length : (first + rows.num_rows) * length]  # `flatten`: 30 µs more
     for start in range(0, len(tokens), IDS_AT_ONCE):
         ids = tokens[start : start + IDS_AT_ONCE]
         hasher.update(ids.data)
         with_ids(ids)
-    for name in rows.schema.names[1:]:
-        lists = rows.column(name)
+    for name, lists in zip(rows.schema.names[1:], lists_of_rows):
         offsets = columns.numbers(lists.offsets)  # (num_rows + 1,) into the pieces
         pieces = columns.key_matrix(lists.values) if name == "keys" else columns.numbers(lists.values)
         hasher.update((offsets - offsets[0]).data)

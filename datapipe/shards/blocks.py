@@ -59,7 +59,7 @@ def block_of_batch(batch: pa.RecordBatch, within: pa.Buffer | None) -> Block | N
     """The block of a record batch of `schemas.sequences`; None if a column is misaligned, too short or outside the file.
     `batch`: a whole batch of `shard_file.Shard`, whose lists have the same number of pieces. `within`: the mapped file that
     must contain all columns and owns their memory. None: the batch owns it."""
-    tokens, lengths, keys, starts = (batch.column(name) for name in (TOKENS, LENGTHS, KEYS, STARTS))
+    tokens, lengths, keys, starts, *runs = batch.columns
     num_pieces, offset_bytes = len(lengths.values), 4 * (batch.num_rows + 1) if batch.num_rows else 0
     id_bytes = tokens.type.value_type.bit_width // 8
     wanted = [
@@ -69,11 +69,9 @@ def block_of_batch(batch: pa.RecordBatch, within: pa.Buffer | None) -> Block | N
         (keys.values, 1, KEY_BYTES * num_pieces),
         (starts.values, 1, 8 * num_pieces),
     ]
-    num_borders = 0
-    if UNLEARNED in batch.schema.names:
-        runs = batch.column(UNLEARNED)
-        num_borders = len(runs.values)
-        wanted += [(runs, 1, offset_bytes), (runs.values, 1, 4 * num_borders)] if num_borders else []
+    num_borders = len(runs[0].values) if runs else 0
+    if num_borders:
+        wanted += [(runs[0], 1, offset_bytes), (runs[0].values, 1, 4 * num_borders)]
     addresses = [_address(array.buffers()[number], num_bytes, within, array.offset) for array, number, num_bytes in wanted]
     if None in addresses:
         return None

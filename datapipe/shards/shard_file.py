@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -155,8 +156,8 @@ class Shard:
 
     def _checked_batch(self, number: int) -> pa.RecordBatch:
         batch, checksum = self._laid_out(number)
-        largest_ids: list[int] = []
-        if rows_checksum(batch, lambda ids: largest_ids.append(int(ids.max()))).encode() != checksum:
+        largest_ids: list[np.integer] = []
+        if rows_checksum(batch, lambda ids: largest_ids.append(np.maximum.reduce(ids))).encode() != checksum:
             raise CorruptionError(f"{self.entry.path}: {self.rows_of(number)} are damaged. {_RESTORE}")
         largest, vocab_size = max(largest_ids, default=-1), self._form.vocab_size
         if vocab_size is not None and largest >= vocab_size:
@@ -179,7 +180,7 @@ class Shard:
             batch.validate()
         self._check_whole()
         expected = min(self.rows_per_batch, self.entry.sequences - number * self.rows_per_batch)
-        pieces = {len(batch.column(name).values) for name in ("lengths", "keys", "starts")}
+        pieces = {len(lists.values) for lists in batch.columns[1:4]}  # lengths, keys, starts
         if batch.num_rows != expected or len(pieces) != 1:
             raise CorruptionError(f"{self.entry.path}: {self.rows_of(number)} do not have the layout in the footer. {_RESTORE}")
         return batch, checksum

@@ -7,9 +7,9 @@
 The first chunk has one step, so the first batch is not delayed. Chunks then grow to `CHUNK_BYTES`
 or half of the depth, so that one is used while the next is built. From local files (`requests_late`)
 the next is requested with the first batch of a chunk, when the caller drops the chunk before: so two take
-memory, not three, and stay in the processor's cache; fewer are ready for a step that takes long. A chunk
-is handed over by one lock: 3 us a batch that is ready, and 30 us a chunk where both threads take turns on
-one core.
+memory, not three, and stay in the processor's cache; fewer are ready for a step that takes long. The caller
+builds a chunk that no thread has begun, and all chunks while it does next to nothing with batches: to hand over
+a chunk takes longer (`HANDOVER_S`).
 
 Threads refer to the work queue and not to the owner. An owner without references is collected,
 which stops the threads; so does the end of the interpreter.
@@ -36,6 +36,10 @@ MAX_THREADS = 16
 CHUNK_BYTES = 4 << 20
 """Of the batches of a chunk: large enough that the work in Python is a small share, small enough for a processor's cache."""
 
+HANDOVER_S = 200e-6
+"""From local files, threads build the next chunk where the caller worked for this long or longer on the batches of the last. To
+wake a thread and to wait for it takes 30 to 70 µs of CPU a chunk, and the batches leave the caches of the caller's core."""
+
 BuildMany = Callable[[Sequence[int]], Sequence[Any]]
 Successor = Callable[[int], "int | None"]
 
@@ -51,18 +55,42 @@ class PrefetchCounts:
 
 
 class _Chunk:
-    """Batches that are built together: their steps, then the results. `ready` is locked until they are built."""
+    """Batches that are built together: their steps, then the results. `ready` is locked until they are built, `begun` from then
+    on when a thread or the caller builds them."""
 
     def __init__(self, steps: list[int]) -> None:
         self.steps = steps
         self.wanted = True
         self.is_built = False
-        self.ready = threading.Lock()
+        self.begun, self.ready = threading.Lock(), threading.Lock()
         self.ready.acquire()
         self.batches: list[Any] = []
         self.batch_bytes: list[int] = []
         self.build_s = 0.0
         self.error: BaseException | None = None
+
+    def build(self, build_many: BuildMany) -> None:
+        """Builds the batches; or those before the first failure, and keeps the error."""
+        started, batches = perf_counter(), list[Any]()
+        try:
+            batches += build_many(self.steps)
+        except Exception as error:
+            if len(self.steps) == 1:
+                self.error = error
+        if not batches and self.error is None:
+            for step in self.steps:
+                try:
+                    batches += build_many([step])
+                except Exception as error:
+                    self.error = error
+                    break
+        self.batches, self.batch_bytes = batches, [bytes_of(batch) for batch in batches]
+        self.build_s = perf_counter() - started
+
+    def hand_out(self, index: int) -> Any:
+        """A batch, of which no reference stays: the frames that led to `error` have their variables for as long as it lives."""
+        batch, self.batches[index] = self.batches[index], None
+        return batch
 
 
 class Prefetcher:
@@ -94,6 +122,7 @@ class Prefetcher:
         self._chunks: deque[_Chunk] = deque()  # batches are taken from the first
         self._next_index = 0  # in the first chunk
         self._num_ahead = 0  # steps requested and not taken
+        self._left_at = 0.0  # when the caller got the first batch of a chunk
         self._work: _Work = SimpleQueue()
         self._finalizer: weakref.finalize | None = None
         self._process = os.getpid()
@@ -124,25 +153,26 @@ class Prefetcher:
             if each.is_built:
                 ready += len(each.batches)
         counts.ready_sum += max(0, ready)
+        busy_s = perf_counter() - self._left_at if index == 0 else 0.0
         if index == 0:
             self._wait_for(chunk)
         if index == len(chunk.batches):
             self._drop()  # the next call builds again
             assert chunk.error is not None
             raise chunk.error
-        batch, chunk.batches[index] = chunk.batches[index], None
         counts.batches += 1
         counts.bytes += chunk.batch_bytes[index]
         self._num_ahead -= 1
         self._next_index = index + 1
         if index == 0 and self._requests_late:
-            self._request()  # a thread builds while the caller uses this chunk
+            self._request(in_thread=busy_s >= HANDOVER_S)  # builds while the caller uses this chunk
+            self._left_at = perf_counter()
         if self._next_index == len(chunk.steps):
             self._chunks.popleft()
             self._next_index = 0
             if not self._requests_late:
                 self._request(self._successor(step))
-        return batch
+        return chunk.hand_out(index)
 
     def close(self) -> None:
         """Stops the threads and waits for them. The next `take` starts new ones."""
@@ -166,13 +196,21 @@ class Prefetcher:
         self._request(step)
 
     def _wait_for(self, chunk: _Chunk) -> None:
-        chunk.ready.acquire()
+        if self._requests_late and chunk.begun.acquire(blocking=False):
+            try:
+                chunk.build(self._build_many)
+            except BaseException:  # an interrupt of the caller
+                self._drop()
+                raise
+            chunk.is_built = True
+        else:
+            chunk.ready.acquire()
         self.counts.build_s += chunk.build_s
         if chunk.batch_bytes:
             of_depth = self._depth // (2 * self._num_threads)
             self._most_steps = max(1, min(CHUNK_BYTES // max(1, *chunk.batch_bytes, 1), of_depth))
 
-    def _request(self, step: int | None = None) -> None:
+    def _request(self, step: int | None = None, *, in_thread: bool = True) -> None:
         """Requests chunks from `step` on, or after the last one, while the depth has room."""
         size = 1
         if self._chunks:
@@ -185,7 +223,8 @@ class Prefetcher:
                 step = self._successor(step)
             self._chunks.append(_Chunk(steps))
             self._num_ahead += len(steps)
-            self._work.put(self._chunks[-1])
+            if in_thread:
+                self._work.put(self._chunks[-1])
             size = min(2 * size, self._most_steps)
 
     def _drop(self) -> None:
@@ -210,31 +249,14 @@ class Prefetcher:
 
 def _run_builder(work: _Work, build_many: BuildMany) -> None:
     while (chunk := work.get()) is not None:
-        if chunk.wanted:
-            started = perf_counter()
-            _build(chunk, build_many)
-            chunk.build_s = perf_counter() - started
-        chunk.is_built = True
-        chunk.ready.release()
-        del chunk  # a waiting thread must not keep batches alive
-
-
-def _build(chunk: _Chunk, build_many: BuildMany) -> None:
-    """Builds a chunk; or the batches before the first failure, and keeps the error."""
-    try:
-        batches = list(build_many(chunk.steps))
-    except BaseException as error:
-        batches = []
-        if len(chunk.steps) == 1:
-            chunk.error = error
-    if not batches and chunk.error is None:
-        for step in chunk.steps:
+        if chunk.wanted and chunk.begun.acquire(blocking=False):
             try:
-                batches += build_many([step])
+                chunk.build(build_many)
             except BaseException as error:
                 chunk.error = error
-                break
-    chunk.batches, chunk.batch_bytes = batches, [bytes_of(batch) for batch in batches]
+            chunk.is_built = True
+            chunk.ready.release()
+        del chunk  # a waiting thread must not keep batches alive
 
 
 def bytes_of(batch: Any) -> int:

@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -68,12 +69,13 @@ STOP = 60
 @given(
     depth=st.integers(0, 40),
     num_threads=st.integers(1, 5),
+    late=st.booleans(),
     stride=st.integers(1, 3),
     jumps=st.dictionaries(st.integers(0, STOP), st.integers(0, STOP - 1), max_size=3),
     failing=st.sets(st.integers(0, STOP), max_size=3),
 )
 def test_take_gives_each_step_in_its_turn_and_builds_no_other(
-    depth: int, num_threads: int, stride: int, jumps: dict[int, int], failing: set[int]
+    depth: int, num_threads: int, late: bool, stride: int, jumps: dict[int, int], failing: set[int]
 ) -> None:
     """Steps to the end with jumps to others, of which some fail the first time: as if each was built when it is asked for."""
     failures, built, position, most = set(failing), list[int](), [0], [0]
@@ -87,9 +89,10 @@ def test_take_gives_each_step_in_its_turn_and_builds_no_other(
                 raise OSError(f"step {step}")
         return [np.full(3, step) for step in steps]
 
-    ahead = Prefetcher(
-        build_many, depth, num_threads=num_threads, successor=lambda step: step + stride if step + stride < STOP else None
-    )
+    def successor(step: int) -> int | None:
+        return step + stride if step + stride < STOP else None
+
+    ahead = Prefetcher(build_many, depth, num_threads=num_threads, requests_late=late, successor=successor)
     step, taken, left = 0, list[int](), dict(jumps)
     while step < STOP:
         position[0] = step
@@ -111,6 +114,45 @@ def test_take_gives_each_step_in_its_turn_and_builds_no_other(
     if not jumps:
         assert max(most) <= depth + 1  # the step in `take` is not counted yet
         assert set(built) == set(taken)
+
+
+@pytest.mark.parametrize("works", [False, True])
+def test_caller_builds_while_it_only_takes_and_threads_while_it_works(works: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefetch, "HANDOVER_S", 0.0 if works else 1e9)
+    in_thread, is_built = list[bool](), [threading.Event() for _ in range(40)]
+
+    def build_many(steps: Sequence[int]) -> list[int]:
+        in_thread.append(threading.current_thread() in prefetch_threads())
+        for step in steps:
+            is_built[step].set()
+        return list(steps)
+
+    ahead = Prefetcher(build_many, 8, requests_late=True, successor=lambda step: step + 1 if step < 39 else None)
+    for step in range(40):
+        assert not works or not step or is_built[step].wait(60)  # the caller works
+        assert ahead.take(step) == step
+    ahead.close()
+    assert all(in_thread[1:]) if works else not any(in_thread[2:])
+
+
+def test_interrupt_of_a_caller_that_builds_costs_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefetch, "HANDOVER_S", 1e9)
+    interrupted = [False]
+
+    def build_many(steps: Sequence[int]) -> list[int]:
+        if 20 in steps and threading.current_thread() is threading.main_thread() and not interrupted[0]:
+            interrupted[0] = True
+            raise KeyboardInterrupt
+        return list(steps)
+
+    ahead, step = Prefetcher(build_many, 8, requests_late=True, successor=lambda step: step + 1), 0
+    for step in range(40):
+        with suppress(KeyboardInterrupt):
+            assert ahead.take(step) == step
+            continue
+        assert ahead.take(step) == step
+    ahead.close()
+    assert interrupted[0]
 
 
 def test_threads_start_at_the_first_batch_and_end_with_the_iterator_or_the_data(tmp_path: Path) -> None:

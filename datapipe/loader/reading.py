@@ -14,7 +14,7 @@ Past `MAX_MAPPED_SHARDS` or `MAX_OPEN_SHARDS`, the least recently used are close
 
 import os
 from collections.abc import Callable, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -51,7 +51,6 @@ class _OpenShard:
     # which is zeros until the block is checked. None for a shard whose blocks do not stay in memory.
     table: np.ndarray | None
     is_remote: bool  # whether it reads from an object store, so that a local copy should replace it
-    checking: Lock = field(default_factory=Lock)
 
 
 class FoundRows(NamedTuple):
@@ -95,10 +94,10 @@ class RowReader:
         allocate: Callable[[tuple[int, ...], np.dtype], np.ndarray] = np.empty,
     ) -> SequenceRows:
         """The rows at some addresses (n,) int64, in that order; an address may come up twice."""
-        found = wanted_rows if isinstance(wanted_rows, FoundRows) else self.find(wanted_rows)
+        found = wanted_rows if isinstance(wanted_rows, FoundRows) else self.find(wanted_rows)[0]
         kept: list[Any] = [self._open]  # read before the version, which rises first
         if found.version != self._version:
-            found, kept[0] = self._find(found.addresses)
+            found, kept[0] = self.find(found.addresses)
             if found.version < 0:
                 kept += self._fill_missing(found.shards, found.rows, found.blocks, wanted)
         if UNLEARNED in wanted and not self._has_mask:
@@ -120,12 +119,9 @@ class RowReader:
             del kept  # the memory that `blocks` points to must live until here
         return self.read(found.addresses, wanted, dtype, allocate)  # opens the file again, or another copy
 
-    def find(self, addresses: np.ndarray) -> FoundRows:
-        """The rows at `addresses` (n,) int64, for `read`, which opens shards and checks blocks where that is to be done."""
-        return self._find(np.ascontiguousarray(addresses, np.int64))[0]
-
-    def _find(self, addresses: np.ndarray) -> tuple[FoundRows, dict[int, _OpenShard]]:
-        """The rows, and the open shards that own their blocks."""
+    def find(self, addresses: np.ndarray) -> tuple[FoundRows, dict[int, _OpenShard]]:
+        """The rows at `addresses` (n,) int64 for `read`, and the open shards that own their blocks."""
+        addresses = np.ascontiguousarray(addresses, np.int64)
         shards, rows, blocks = np.empty((3, len(addresses)), np.int64)
         if os.getpid() != self._owner:
             # a fork copies no threads: a lock that another thread of the parent held would never be released
@@ -194,7 +190,7 @@ class RowReader:
             return kept
         numbers, within = np.divmod(rows[requests], reader.rows_per_block)
         for number in np.unique(numbers).tolist():
-            with opened.checking:  # no two threads check a block
+            with reader.checking:  # no two threads check a block
                 if table[number + 1, kernels.TOKENS] == 0:
                     entry = reader.block(number).entry
                     with self._lock:  # kernels read tables under this lock

@@ -39,7 +39,7 @@ class StepRows(NamedTuple):
 def rows_of(order: BatchOrder, reader: RowReader, mesh: Mesh, steps: Sequence[int]) -> StepRows:
     """The rows of one rank at some steps, in any order."""
     samples, borders = samples_of(order, mesh, steps)
-    return StepRows(steps=list(steps), borders=borders, samples=samples, found=reader.find(order.addresses_of(samples)))
+    return StepRows(steps=list(steps), borders=borders, samples=samples, found=reader.find(order.addresses_of(samples))[0])
 
 
 def samples_of(order: BatchOrder, mesh: Mesh, steps: Sequence[int]) -> tuple[np.ndarray, tuple[int, ...]]:

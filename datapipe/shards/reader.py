@@ -40,7 +40,7 @@ class ShardReader:
     def __init__(self, root: Root, entry: ShardEntry, form: RowForm, *, local: Path | None = None) -> None:
         self.entry = entry
         self._root, self._form, self._local = root, form, local
-        self._lock, self._mapped_lock = threading.Lock(), threading.Lock()
+        self._lock, self.checking = threading.Lock(), threading.RLock()  # held while a block of a mapped file is checked
         self._shard: Shard | None = None
         self._idle: list[Shard] = []  # handles that no thread uses; there are as many as threads that read at the same time
         self._owner = next(_OWNERS)
@@ -67,7 +67,7 @@ class ShardReader:
         """Block `number`, checked. A block of a mapped file is checked at each call, so callers keep it."""
         shard = self._opened()
         if shard.mapped is not None:
-            with self._mapped_lock:
+            with self.checking:
                 return _checked_block(shard, number)
         cached = _CACHE.get(self._owner, number)
         return cached if cached is not None else intact(lambda: self._fetch(number))  # by a handle with another footer

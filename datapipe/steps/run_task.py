@@ -9,7 +9,7 @@ from datapipe.errors import UserError
 from datapipe.kernels import import_runtime
 from datapipe.machine.activity import doing
 from datapipe.machine.files import sync_all
-from datapipe.machine.memory import peak_bytes
+from datapipe.machine.memory import keep_freed_memory, peak_bytes
 from datapipe.metrics import TaskMetrics
 from datapipe.records.checksum import READINGS, Rereads
 from datapipe.records.names import ATTEMPTS
@@ -38,6 +38,7 @@ def run_task(task: Task, root: Root, attempt: str) -> Record:
     _ran.clear()
     _ran.add(type(task))
     import_runtime()  # once a process, and before the time of any work
+    keep_freed_memory()
     folder = f"{ATTEMPTS}/{task.step.replace('/', '.')}/{task.fingerprint[:16]}-{attempt}"
     try:
         outputs, metrics = _run(task, root, folder)

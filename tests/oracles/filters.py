@@ -102,9 +102,9 @@ def paragraphs(
 
 
 def repetition_of_words(hashes: Sequence[int], chars: Sequence[int], joined: bool) -> list[int]:
-    """Characters: of the top 2, 3, 4-gram, then of the repeated 5..10-grams (0 where `joined`)."""
+    """Characters: of the top 2, 3, 4-gram, then of the repeated 5..10-grams."""
     tops = [first_top(hashes, chars, n) if joined else top(hashes, chars, n) for n in (2, 3, 4)]
-    return tops + [0 if joined else repeated(hashes, chars, n) for n in (5, 6, 7, 8, 9, 10)]
+    return tops + [(walked if joined else repeated)(hashes, chars, n) for n in (5, 6, 7, 8, 9, 10)]
 
 
 def ngrams(hashes: Sequence[int], n: int) -> list[tuple[int, ...]]:
@@ -135,32 +135,18 @@ def repeated(hashes: Sequence[int], chars: Sequence[int], n: int) -> int:
     return sum(chars[word] for word in marked)
 
 
-def depth(hashes: Sequence[int]) -> list[int]:
-    """The length of the longest repeated n-gram at each word, up to 10; 1 for none."""
-    deepest = [1] * len(hashes)
-    for n in range(2, 11):
-        counts = Counter(ngrams(hashes, n))
-        for word, ngram in enumerate(ngrams(hashes, n)):
-            if counts[ngram] > 1:
-                deepest[word] = n
-    return deepest
-
-
-def walked(hashes: Sequence[int], chars: Sequence[int]) -> list[int]:
+def walked(hashes: Sequence[int], chars: Sequence[int], n: int) -> int:
     """Characters of n-grams that occurred before, from the left; each is skipped as a whole."""
-    columns = [0, 0, 0]
-    for n in (5, 6, 7, 8, 9, 10):
-        seen, word, num_chars = set(), 0, 0
-        while word < len(hashes) - n + 1:
-            ngram = tuple(hashes[word : word + n])
-            if ngram in seen:
-                num_chars += sum(chars[word : word + n])
-                word += n
-            else:
-                seen.add(ngram)
-                word += 1
-        columns.append(num_chars)
-    return columns
+    seen, word, num_chars = set(), 0, 0
+    while word < len(hashes) - n + 1:
+        ngram = tuple(hashes[word : word + n])
+        if ngram in seen:
+            num_chars += sum(chars[word : word + n])
+            word += n
+        else:
+            seen.add(ngram)
+            word += 1
+    return num_chars
 
 
 _WORD = rb"[0-9A-Za-z_\x80-\xff]"

@@ -4,13 +4,12 @@
     Words  ->  ngram_repetition                   characters in the most frequent 2..4-gram, in repeated 5..10-grams
 
 All measurements are counts; each profile divides them. The kernels compare 64-bit hashes; that of an n-gram is a polynomial
-of its word hashes. An n-gram can repeat only where both (n-1)-grams inside it do, so `depth`, the length of the longest
-repeated n-gram at each word so far, leaves few lookups after n = 3.
+of its word hashes. An n-gram can repeat only where both (n-1)-grams inside it do: a list of candidates, each with its hash,
+gets shorter with n, and few lookups are left after n = 3.
 
-Memory: one byte per word, and a hash table of at most 2^20 slots (16 MiB). Where the distinct
-n-grams of a document fill more than half of the slots, a pass covers half of the hash space, else a
-quarter, and so on: all failed attempts together cost less than one more pass. Only `walk_ngrams`
-needs all n-grams at once: 16 to 32 bytes for each word at which a repeated 5-gram starts.
+Memory: 17 bytes per word of the longest document, and a hash table of at most 2^20 slots (16 MiB).
+Where the distinct n-grams of a document fill more than half of the slots, a pass covers half of the
+hash space, else a quarter, and so on: all failed attempts together cost less than one more pass.
 """
 
 from typing import Any, NamedTuple
@@ -39,6 +38,7 @@ DUPLICATE_SIZES = (5, 6, 7, 8, 9, 10)
 _SHORTEST, _LONGEST_TOP, _LONGEST = 2, 4, 10
 _MAX_SLOTS = 1 << 20
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_0, _1, _2, _32, _OCCURRENCES = (np.uint64(number) for number in (0, 1, 2, 32, 0xFFFFFFFF))
 
 
 class Units(NamedTuple):
@@ -82,16 +82,11 @@ def ngram_repetition(words: Words, joined: bool = False, max_slots: int = _MAX_S
     that occurred before is skipped as a whole. `max_slots` of the hash table is a power of two.
     """
     out = np.zeros((len(words.doc_offsets) - 1, len(TOP_SIZES) + len(DUPLICATE_SIZES)), np.int64)
-    slots = num_slots_for(_longest(words.doc_offsets), max_slots)
-    table = (np.empty(slots, np.uint64), np.empty(slots, np.int32), np.empty(slots, np.int32))
-    depth = np.empty(len(words.hashes), np.uint8)
+    longest = _longest(words.doc_offsets)
+    entries = np.empty(2 * num_slots_for(longest, max_slots), np.uint64)
+    candidates, grams, firsts = np.empty(longest, np.int32), np.empty(longest, np.uint64), np.empty(longest, np.int32)
     units = Units(doc_offsets=words.doc_offsets, hashes=words.hashes, chars=words.chars)
-    measure_ngrams(units, joined, *table, depth, out)
-    if joined:
-        repeated = np.concatenate([[0], np.cumsum(depth >= DUPLICATE_SIZES[0])])
-        most = int(np.diff(repeated[words.doc_offsets]).max(initial=0))
-        seen = np.empty(num_slots_for(most), np.uint64)
-        walk_ngrams(units, depth, seen, out)
+    measure_ngrams(units, joined, entries, candidates, grams, firsts, np.empty(longest, np.uint8), out)
     return out
 
 
@@ -171,64 +166,45 @@ def _copies(start, stop, hashes, chars, every, keys, marks, size, num_parts) -> 
 
 @kernel
 def measure_ngrams(
-    words: Units, joined: bool, keys: UInt64sOut, firsts: Int32sOut, counts: Int32sOut, depth: UInt8sOut, out: Int64MatrixOut
+    words: Units,
+    joined: bool,
+    entries: UInt64sOut,  # the hash table, twice a power of two: of each n-gram its hash, then its first word and occurrences
+    # scratch, (words of the longest document,) each. candidates, grams: where an n-gram may repeat, ascending, and its hash
+    candidates: Int32sOut,
+    grams: UInt64sOut,
+    firsts: Int32sOut,  # by word: where the repeated n-gram at it occurs first
+    depth: UInt8sOut,  # by word: the longest repeated n-gram at it
+    out: Int64MatrixOut,
 ) -> None:
-    """Fills `out` (num_docs, 9), zeros at first; see `ngram_repetition`. `joined` leaves the last six columns to `walk_ngrams`.
-
-    `keys`, `firsts`, `counts`: the hash table, of a power of two: hash, first word and occurrences
-    of an n-gram. `depth`: (num_words,) uint8 output, the longest repeated n-gram at each word, at
-    most 10; 1 for none."""
+    """Fills `out` (num_docs, 9), zeros at first; see `ngram_repetition`."""
     doc_offsets, hashes, chars = words
     for doc in range(len(doc_offsets) - 1):
         start, stop = doc_offsets[doc], doc_offsets[doc + 1]
-        document, lengths, deep = hashes[start:stop], chars[start:stop], depth[start:stop]
-        deep[:] = 1
+        document, lengths = hashes[start:stop], chars[start:stop]
+        count = max(stop - start - 1, 0)
+        for word in range(count):
+            candidates[word], depth[word] = word, 1
+            grams[word] = document[word] * _FACTOR + document[word + 1]
         for n in range(_SHORTEST, _LONGEST_TOP + 1):
             if joined and stop - start >= n:
                 out[doc, n - _SHORTEST] = _joined_chars(lengths, 0, n)
         for n in range(_SHORTEST, _LONGEST + 1):
-            num_candidates = _num_candidates(deep, stop - start, n)
-            if num_candidates < 2:
+            if count < 2:
                 break
-            size = table_size(num_candidates, len(keys))
-            num_parts = np.int64(1)
-            top = _repeated(document, lengths, n, joined, keys, firsts, counts, size, num_parts, deep)
+            listed = candidates[:count], grams[:count]
+            size, num_parts = table_size(count, len(entries) // 2), np.int64(1)
+            top = _repeated(listed, lengths, n, joined, entries, size, num_parts, firsts, depth)
             while top < 0:
                 num_parts *= 2
-                top = _repeated(document, lengths, n, joined, keys, firsts, counts, size, num_parts, deep)
+                top = _repeated(listed, lengths, n, joined, entries, size, num_parts, firsts, depth)
+            count = _where_repeated(candidates, grams, count, depth, n)
             if n <= _LONGEST_TOP:
                 out[doc, n - _SHORTEST] = top if top > 0 else out[doc, n - _SHORTEST]
-            elif not joined:
-                out[doc, n - _SHORTEST] = _covered(deep, lengths, n)
-
-
-@kernel
-def walk_ngrams(words: Units, depth: UInt8s, keys: UInt64sOut, out: Int64MatrixOut) -> None:
-    """Fills columns 3..8 of `out` (num_docs, 9) like datatrove: an n-gram that occurred before is skipped as a whole.
-    `depth`: (num_words,) of `measure_ngrams`: only n-grams that repeat can have occurred before. `keys`: scratch, a power
-    of two, at least twice the words of any document at which a repeated 5-gram starts."""
-    doc_offsets, hashes, chars = words
-    for doc in range(len(doc_offsets) - 1):
-        start, stop = doc_offsets[doc], doc_offsets[doc + 1]
-        document, lengths, deep = hashes[start:stop], chars[start:stop], depth[start:stop]
-        for n in range(_LONGEST_TOP + 1, _LONGEST + 1):
-            num_candidates = np.int64(0)
-            for word in range(stop - start):
-                num_candidates += np.int64(deep[word] >= n)
-            size = table_size(num_candidates, len(keys))
-            keys[:size] = 0
-            num_chars, word = np.int64(0), np.int64(0)
-            while num_candidates > 1 and word < stop - start - n + 1:
-                step = 1
-                if deep[word] >= n:
-                    key = _ngram(document, word, n)
-                    slot = find_slot(keys, size, key)
-                    if keys[slot] == key:
-                        num_chars += _joined_chars(lengths, word, n) - (n - 1)
-                        step = n
-                    keys[slot] = key
-                word += step
-            out[doc, n - _SHORTEST] = num_chars
+            elif joined:
+                out[doc, n - _SHORTEST] = _walked(candidates[:count], firsts, lengths, n)
+            else:
+                out[doc, n - _SHORTEST] = _covered(candidates[:count], lengths, n)
+            count = _followed(candidates, grams, count, document, n)
 
 
 @inline
@@ -240,65 +216,85 @@ def _joined_chars(lengths, word, n) -> Any:
 
 
 @inline
-def _num_candidates(depth, num_words, n) -> Any:
-    """Number of n-grams that may repeat: those whose two (n-1)-grams do."""
-    count = np.int64(0)
-    for word in range(num_words - n + 1):
-        count += np.int64((depth[word] >= n - 1) & (depth[word + 1] >= n - 1))
-    return count
+def _where_repeated(candidates, grams, count, depth, n) -> Any:
+    """Keeps the words where a repeated n-gram starts, and returns their number."""
+    kept = np.int64(0)
+    for index in range(count):
+        word = candidates[index]
+        candidates[kept], grams[kept] = word, grams[index]
+        kept += np.int64(depth[word] == n)
+    return kept
 
 
 @inline
-def _ngram(document, word, n) -> Any:
-    """The hash of the `n` words from `word` on, never 0."""
-    key = document[word]
-    for index in range(word + 1, word + n):
-        key = key * _FACTOR + document[index]
-    key = mix64(key)
-    return key | np.uint64(key == 0)
+def _followed(candidates, grams, count, document, n) -> Any:
+    """Keeps the words whose next one is a candidate too, each with its (n+1)-gram, and returns their number."""
+    kept = np.int64(0)
+    for index in range(count - 1):
+        word = candidates[index]
+        candidates[kept], following = word, candidates[index + 1]
+        grams[kept] = grams[index] * _FACTOR + document[following + n - 1]
+        kept += np.int64(following == word + 1)
+    return kept
 
 
 @inline
-def _repeated(document, lengths, n, joined, keys, firsts, counts, size, num_parts, depth) -> Any:
-    """Raises `depth` to `n` at every word where a repeated n-gram starts. Returns the characters of the most frequent
-    n-gram in all its occurrences: the longest of equally frequent ones or, where `joined`, the first; 0 where none occurs
-    twice, -1 where a part of the hash space overflows the table."""
-    most, most_chars, first = np.int64(1), np.int64(0), np.int64(0)
+def _repeated(listed, lengths, n, joined, entries, size, num_parts, firsts, depth) -> Any:
+    """Sets `depth` to `n` and `firsts` at every candidate where a repeated n-gram starts. Returns the characters of the most
+    frequent n-gram in all its occurrences: the longest of equally frequent ones or, where `joined`, the first; 0 where none
+    occurs twice, -1 where a part of the hash space overflows the table."""
+    most, most_chars, first_of_most, mask = np.int64(1), np.int64(0), np.int64(0), np.uint64(2 * size - 1)
+    candidates, grams = listed
     for part in range(num_parts):
-        keys[:size] = 0
+        entries[: 2 * size] = 0
         room = size // 2
-        for word in range(len(document) - n + 1):
-            if depth[word] < n - 1 or depth[word + 1] < n - 1:
-                continue
-            key = _ngram(document, word, n)
+        for index in range(len(candidates)):
+            word, key = candidates[index], grams[index] | np.uint64(grams[index] == _0)
             if _part(key, num_parts) != part:
                 continue
-            slot = find_slot(keys, size, key)
-            if keys[slot] == 0:
+            slot = (key + key) & mask
+            while entries[slot] != _0 and entries[slot] != key:
+                slot = (slot + _2) & mask
+            entry = entries[slot + _1]
+            if entry == _0:
                 if room == 0:
                     return np.int64(-1)
                 room -= 1
-                keys[slot], firsts[slot], counts[slot] = key, word, 1
+                entries[slot], entries[slot + _1] = key, np.uint64(word) << _32 | _1
                 continue
-            counts[slot] += 1
-            depth[word] = n
-            depth[firsts[slot]] = n
-            if counts[slot] >= most:
+            entries[slot + _1] = entry + _1
+            first, occurrences = np.int64(entry >> _32), np.int64(entry & _OCCURRENCES) + 1
+            depth[word], depth[first], firsts[word], firsts[first] = n, n, first, first
+            if occurrences >= most:
                 num_chars = _joined_chars(lengths, word, n) - (0 if joined else n - 1)
-                is_more = counts[slot] > most
-                if is_more or (firsts[slot] < first if joined else num_chars > most_chars):
-                    most_chars, first = num_chars, np.int64(firsts[slot])
-                most = np.int64(counts[slot])
+                if occurrences > most or (first < first_of_most if joined else num_chars > most_chars):
+                    most_chars, first_of_most = num_chars, first
+                most = occurrences
     return most * most_chars
 
 
 @inline
-def _covered(depth, lengths, n) -> Any:
+def _walked(repeated, firsts, lengths, n) -> Any:
+    """Characters of the n-grams that occurred before, from left to right, like datatrove: each of them is skipped as a whole.
+    `repeated`: the words where a repeated n-gram starts; only there one can have occurred before."""
+    num_chars, until = np.int64(0), np.int64(0)
+    for word in repeated:
+        if word < until:
+            continue
+        first = firsts[word]
+        if firsts[first] < 0:
+            num_chars += _joined_chars(lengths, word, n) - (n - 1)
+            until = np.int64(word) + n
+        firsts[first] = -1
+    return num_chars
+
+
+@inline
+def _covered(repeated, lengths, n) -> Any:
     """Characters of the words inside any repeated n-gram, each word once."""
     num_chars, until = np.int64(0), np.int64(0)
-    for word in range(len(lengths)):
-        if depth[word] >= n:
-            until = word + n
-        if word < until:
-            num_chars += lengths[word]
+    for word in repeated:
+        for inside in range(max(until, np.int64(word)), word + n):
+            num_chars += lengths[inside]
+        until = np.int64(word) + n
     return num_chars

@@ -59,7 +59,7 @@ SLOW_ORACLES = """
 assignments.match_names copies.find_copies english_words.cut_words
 fasttext.embed keywords.find_keywords line_rules.classify_lines line_rules.write_texts linear_scores.weigh_texts
 minhash.sign normalize.rewrite normalize.survey quality.count_stop_words repetition.measure_ngrams
-repetition.walk_ngrams sentences.sum_sentences tokens.match_forms unicode_words.split_unicode_words
+sentences.sum_sentences tokens.match_forms unicode_words.split_unicode_words
 words.split_words
 """
 """Kernels whose oracles take half a second or more over all cases."""

@@ -195,20 +195,9 @@ def measure_units(case: Case, slots: int, every: bool) -> Steps:
 @row(repetition.measure_ngrams, _TINY, True, variant="tiny table, joined")
 def measure_ngrams(case: Case, slots: int, is_joined: bool) -> Steps:
     units, documents = _units(case.words)
-    table = [np.zeros(slots, kind) for kind in (np.uint64, np.int32, np.int32)]
-    outputs = [np.zeros(len(units.hashes), np.uint8), np.zeros((len(case.texts), 9), np.int64)]
-    yield [units, is_joined, *table], outputs
-    depth = [length for hashes, _ in documents for length in filters_oracle.depth(hashes)]
-    yield None, [depth, [filters_oracle.repetition_of_words(*own, is_joined) for own in documents]]
-
-
-@row(repetition.walk_ngrams)
-def walk_ngrams(case: Case) -> Steps:
-    units, documents = _units(case.words)
-    depth = np.array([length for hashes, _ in documents for length in filters_oracle.depth(hashes)], np.uint8)
-    scratch = np.zeros(1 << (2 * len(units.hashes)).bit_length(), np.uint64)
-    yield [units, depth, scratch], [np.zeros((len(case.texts), 9), np.int64)]
-    yield None, [[filters_oracle.walked(*own) for own in documents]]
+    scratch = room(2 * slots, np.uint64) + room(len(units.hashes), np.int32, np.uint64, np.int32, np.uint8)
+    yield [units, is_joined, *scratch], [np.zeros((len(case.texts), 9), np.int64)]
+    yield None, [[filters_oracle.repetition_of_words(*own, is_joined) for own in documents]]
 
 
 _PARTS = [b"http://", b"HTTPS://", b"https", b"://", b"www.", b"WWW.", b"/", b"?", b"#", b"@", b":", b"[", b"]", b"::1", b"."]

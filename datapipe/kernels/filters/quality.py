@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.arrays import NO_BITS, eight_times, find_any
 from datapipe.kernels.hashing import FNV_BASIS, find_slot, fnv_step, hash_of, mix64, table_of
 from datapipe.kernels.text.unicode_classes import (
     CONTENT,
@@ -39,6 +40,7 @@ EXACT, FOLDED, STRIPPED = range(3)
 capitalised or in capitals. STRIPPED: like FOLDED, without signs around."""
 
 _HASH, _DOT, _SPACE = (ord(sign) for sign in "#. ")
+_SYMBOLS = eight_times(b"#.\xe2")
 _ELLIPSIS = ord("…")
 _LONGEST_IN_ANY_CASE = 6  # 64 forms each; Gopher's stop words have at most 4 characters
 _SEPARATES = np.zeros(256, np.bool_)
@@ -162,11 +164,11 @@ def count_symbols(offsets: Int64s, data: UInt8s, out: Int64MatrixOut) -> None:
         offset, stop = offsets[doc], offsets[doc + 1]
         num_hashes, num_ellipses, num_spaced = np.int64(0), np.int64(0), np.int64(0)
         dots, spaced = np.int64(0), np.int64(0)
-        while offset < stop:
+        while True:
+            offset = find_any(data, offset, stop, _SYMBOLS, NO_BITS)
+            if offset == stop:
+                break
             byte = data[offset]
-            if byte != _HASH and byte != _DOT and byte != 0xE2:
-                offset += 1
-                continue
             if byte == _DOT:
                 dots = dots + 1 if offset > offsets[doc] and data[offset - 1] == _DOT else np.int64(1)
                 follows = offset - 1 > offsets[doc] and data[offset - 1] == _SPACE and data[offset - 2] == _DOT

@@ -11,7 +11,7 @@ element without its end tag counts to the end of the page; `<li>`, `<p>`, cells 
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.arrays import ONES, find_either
+from datapipe.kernels.arrays import NO_BITS, ONES, find_any
 from datapipe.kernels.html.elements import (
     CELL,
     CELL_RANK,
@@ -69,7 +69,7 @@ def is_space(byte):
 def find_byte(data, i, stop, byte):
     """The next position of a byte, `stop` without one."""
     eight_times = np.uint64(byte) * ONES
-    return find_either(data, i, stop, eight_times, eight_times)
+    return find_any(data, i, stop, (eight_times,), NO_BITS)
 
 
 @inline

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.arrays import copy_into, find_either
+from datapipe.kernels.arrays import NO_BITS, copy_into, eight_times, find_any
 from datapipe.kernels.text.unicode_classes import write_character
 from datapipe.kernels.types import BoolsOut, Int64s, Int64sOut, UInt8s, UInt8sOut
 
 BLANK, FRAMED, OTHER = 0, 1, 2
 
-_QUOTES, _BACKSLASHES = np.uint64(0x2222222222222222), np.uint64(0x5C5C5C5C5C5C5C5C)
+_ENDS_PLAIN, _ESCAPES = eight_times(b'"\\'), eight_times(b"\\")
 _LONGEST_ESCAPE = 6
 """Bytes of \\u0041. A name of n bytes is written in at most six times as many."""
 
@@ -65,14 +65,14 @@ def skip_space(data, offset, stop):
 def _skip_string(data, offset, stop):
     """The end of the string that begins at `offset`. Escapes may be close together, so the bytes after one are looked at one by
     one before eight at a time."""
-    offset = find_either(data, offset + 1, stop, _QUOTES, _BACKSLASHES)
+    offset = find_any(data, offset + 1, stop, _ENDS_PLAIN, NO_BITS)
     while offset < stop and data[offset] != 34:
         offset += 2
         near = min(offset + 8, stop)
         while offset < near and data[offset] != 34 and data[offset] != 92:
             offset += 1
         if offset == near:
-            offset = find_either(data, offset, stop, _QUOTES, _BACKSLASHES)
+            offset = find_any(data, offset, stop, _ENDS_PLAIN, NO_BITS)
     return min(offset + 1, stop)
 
 
@@ -116,7 +116,7 @@ def unescape(data, offset, stop, out, end):
             out[end] = data[offset]
             offset, end = offset + 1, end + 1
         if offset == near and offset < stop:
-            far = find_either(data, offset, stop, _BACKSLASHES, _BACKSLASHES)
+            far = find_any(data, offset, stop, _ESCAPES, NO_BITS)
             copy_into(out[end : end + far - offset], data[offset:far])
             offset, end = far, end + far - offset
         if offset + 1 >= stop:

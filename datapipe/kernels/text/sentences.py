@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.arrays import HIGHS, eight_times, find_any
 from datapipe.kernels.hashing import FNV_BASIS, fnv_step, hash_bytes, mix64
 from datapipe.kernels.text.contractions import Wholes
 from datapipe.kernels.text.english_words import find_english_words, slot_of_hash, wholes_table
@@ -25,10 +26,8 @@ from datapipe.kernels.types import Int32s, Int64s, Int64sOut, UInt8s, UInt16s
 _OTHER, _UNKNOWN = -1, -2
 _DOT, _SPACE, _QUOTE = (ord(sign) for sign in '. "')
 _LONGEST_ABBREVIATION = 8  # Letters before the full stop, at most
-_IS_SIGN = np.ones(256, np.uint8)
-"""Bytes that may belong to a sentence end: . ! ? and all bytes that are not ASCII."""
-_IS_SIGN[:128] = 0
-_IS_SIGN[np.frombuffer(b".!?", np.uint8)] = 1
+_SIGNS = eight_times(b".!?")
+"""Bytes that may belong to a sentence end, as all bytes that are not ASCII."""
 _IS_WHITE = np.zeros(256, np.uint8)
 _IS_WHITE[[9, 10, 11, 12, 13, 28, 29, 30, 31, 32]] = 1
 
@@ -134,7 +133,7 @@ def _next_end(data, offset, stop, marks) -> tuple[Any, Any]:
     """Start of the next chunk with a character that may end a sentence, and that character's offset; `stop` for none."""
     chunk = offset
     while offset < stop:
-        offset = _next_sign(data, offset, stop)
+        offset = find_any(data, offset, stop, _SIGNS, HIGHS)
         if offset == stop:
             break
         mark, size = mark_at(data, offset, stop, marks)
@@ -146,16 +145,6 @@ def _next_end(data, offset, stop, marks) -> tuple[Any, Any]:
         offset += size
         chunk = offset if mark & WHITE else chunk
     return offset, offset
-
-
-@inline
-def _next_sign(data, offset, stop) -> Any:
-    """Offset of the next byte of a possible sentence end, by a view: NumPy's negative indices cost a third of the time."""
-    rest = data[offset:stop]
-    for index in range(len(rest)):
-        if _IS_SIGN[rest[index]]:
-            return offset + index
-    return stop
 
 
 @inline

@@ -7,7 +7,7 @@ All measurements are counts; each profile divides them. The kernels compare 64-b
 of its word hashes. An n-gram can repeat only where both (n-1)-grams inside it do: a list of candidates, each with its hash,
 gets shorter with n, and few lookups are left after n = 3.
 
-Memory: 17 bytes per word of the longest document, and a hash table of at most 2^20 slots (16 MiB).
+Memory: 17 bytes per word or line of the longest document, and a hash table of at most 2^20 slots (16 MiB).
 Where the distinct n-grams of a document fill more than half of the slots, a pass covers half of the
 hash space, else a quarter, and so on: all failed attempts together cost less than one more pass.
 """
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.hashing import find_slot, mix64, num_slots_for, table_size
+from datapipe.kernels.hashing import mix64, num_slots_for, table_size
 from datapipe.kernels.text.words import Words
 from datapipe.kernels.types import (
     Int32s,
@@ -30,6 +30,7 @@ from datapipe.kernels.types import (
     UInt64s,
     UInt64sOut,
     input_record,
+    room_for,
 )
 
 TOP_SIZES = (2, 3, 4)
@@ -63,10 +64,8 @@ def paragraphs(lines: Units, opens: np.ndarray, joint_chars: int) -> Units:
 def unit_repetition(units: Units, every: bool, max_slots: int = _MAX_SLOTS) -> np.ndarray:
     """Copies among lines or paragraphs, (num_docs, 4): units, their characters, copies, characters
     in copies. With `every` the first occurrence of a repeated unit is a copy too."""
-    slots = num_slots_for(_longest(units.doc_offsets), max_slots)
     out = np.empty((len(units.doc_offsets) - 1, 4), np.int64)
-    scratch = (np.empty(slots, np.uint64), np.empty(slots, np.uint8))
-    measure_units(units, every, *scratch, out)
+    measure_units(units, every, room_for_repeats(units, max_slots), out)
     return out
 
 
@@ -82,16 +81,25 @@ def ngram_repetition(words: Words, joined: bool = False, max_slots: int = _MAX_S
     that occurred before is skipped as a whole. `max_slots` of the hash table is a power of two.
     """
     out = np.zeros((len(words.doc_offsets) - 1, len(TOP_SIZES) + len(DUPLICATE_SIZES)), np.int64)
-    longest = _longest(words.doc_offsets)
-    entries = np.empty(2 * num_slots_for(longest, max_slots), np.uint64)
-    candidates, grams, firsts = np.empty(longest, np.int32), np.empty(longest, np.uint64), np.empty(longest, np.int32)
     units = Units(doc_offsets=words.doc_offsets, hashes=words.hashes, chars=words.chars)
-    measure_ngrams(units, joined, entries, candidates, grams, firsts, np.empty(longest, np.uint8), out)
+    measure_ngrams(units, joined, room_for_repeats(units, max_slots), out)
     return out
 
 
-def _longest(doc_offsets: np.ndarray) -> int:
-    return int(np.diff(doc_offsets).max(initial=0))
+class RepeatsOut(NamedTuple):
+    """What is known of the n-grams of one document: scratch of kernels, (units of the longest document,) each but `entries`."""
+
+    entries: UInt64sOut  # the hash table, twice a power of two: of each n-gram its hash, then its first unit and occurrences
+    # candidates, grams: where an n-gram may repeat, ascending, and its hash
+    candidates: Int32sOut
+    grams: UInt64sOut
+    firsts: Int32sOut  # by unit: where the repeated n-gram at it occurs first
+    depth: UInt8sOut  # by unit: the longest repeated n-gram at it
+
+
+def room_for_repeats(units: Units, max_slots: int) -> RepeatsOut:
+    longest = int(np.diff(units.doc_offsets).max(initial=0))
+    return room_for(RepeatsOut, longest)._replace(entries=np.empty(2 * num_slots_for(longest, max_slots), np.uint64))
 
 
 @inline
@@ -120,64 +128,30 @@ def join_lines(
 
 
 @kernel
-def measure_units(units: Units, every: bool, keys: UInt64sOut, marks: UInt8sOut, out: Int64MatrixOut) -> None:
-    """Fills `out` (num_docs, 4); see `unit_repetition`. `keys`, `marks`: of a power of two."""
+def measure_units(units: Units, every: bool, repeats: RepeatsOut, out: Int64MatrixOut) -> None:
+    """Fills `out` (num_docs, 4); see `unit_repetition`."""
     doc_offsets, hashes, chars = units
+    entries, candidates, grams, firsts, depth = repeats
     for doc in range(len(doc_offsets) - 1):
-        start, stop = doc_offsets[doc], doc_offsets[doc + 1]
-        num_chars = np.int64(0)
-        for unit in range(start, stop):
-            num_chars += chars[unit]
-        size = table_size(stop - start, len(keys))
-        num_parts = np.int64(1)
-        num_copies, copied_chars = _copies(start, stop, hashes, chars, every, keys, marks, size, num_parts)
-        while num_copies < 0:
-            num_parts *= 2
-            num_copies, copied_chars = _copies(start, stop, hashes, chars, every, keys, marks, size, num_parts)
-        out[doc, NUM_UNITS], out[doc, UNIT_CHARS] = stop - start, num_chars
+        start, count = doc_offsets[doc], doc_offsets[doc + 1] - doc_offsets[doc]
+        for unit in range(count):
+            candidates[unit], grams[unit], depth[unit] = unit, hashes[start + unit], 0
+        lengths = chars[start : start + count]
+        _mark_repeated(candidates[:count], grams[:count], lengths, 1, False, entries, firsts, depth)
+        num_chars, num_copies, copied_chars = np.int64(0), np.int64(0), np.int64(0)
+        for unit in range(count):
+            is_copy = np.int64(depth[unit] == 1 and (every or firsts[unit] != unit))
+            num_chars, num_copies = num_chars + lengths[unit], num_copies + is_copy
+            copied_chars += is_copy * lengths[unit]
+        out[doc, NUM_UNITS], out[doc, UNIT_CHARS] = count, num_chars
         out[doc, COPIES], out[doc, COPIED_CHARS] = num_copies, copied_chars
 
 
-@inline
-def _copies(start, stop, hashes, chars, every, keys, marks, size, num_parts) -> tuple[Any, Any]:
-    """Copies among the units [start, stop), and their characters; (-1, 0) where a part overflows the table."""
-    num_copies, copied_chars = np.int64(0), np.int64(0)
-    for part in range(num_parts):
-        keys[:size] = 0
-        marks[:size] = 0
-        room = size // 2
-        for unit in range(start, stop):
-            key = hashes[unit] | np.uint64(hashes[unit] == 0)
-            if _part(key, num_parts) != part:
-                continue
-            slot = find_slot(keys, size, key)
-            if keys[slot] == key:
-                firsts = np.int64(every and not marks[slot])
-                marks[slot] = 1
-                num_copies += 1 + firsts
-                copied_chars += (1 + firsts) * chars[unit]
-                continue
-            if room == 0:
-                return np.int64(-1), np.int64(0)
-            room -= 1
-            keys[slot] = key
-    return num_copies, copied_chars
-
-
 @kernel
-def measure_ngrams(
-    words: Units,
-    joined: bool,
-    entries: UInt64sOut,  # the hash table, twice a power of two: of each n-gram its hash, then its first word and occurrences
-    # scratch, (words of the longest document,) each. candidates, grams: where an n-gram may repeat, ascending, and its hash
-    candidates: Int32sOut,
-    grams: UInt64sOut,
-    firsts: Int32sOut,  # by word: where the repeated n-gram at it occurs first
-    depth: UInt8sOut,  # by word: the longest repeated n-gram at it
-    out: Int64MatrixOut,
-) -> None:
+def measure_ngrams(words: Units, joined: bool, repeats: RepeatsOut, out: Int64MatrixOut) -> None:
     """Fills `out` (num_docs, 9), zeros at first; see `ngram_repetition`."""
     doc_offsets, hashes, chars = words
+    entries, candidates, grams, firsts, depth = repeats
     for doc in range(len(doc_offsets) - 1):
         start, stop = doc_offsets[doc], doc_offsets[doc + 1]
         document, lengths = hashes[start:stop], chars[start:stop]
@@ -191,12 +165,7 @@ def measure_ngrams(
         for n in range(_SHORTEST, _LONGEST + 1):
             if count < 2:
                 break
-            listed = candidates[:count], grams[:count]
-            size, num_parts = table_size(count, len(entries) // 2), np.int64(1)
-            top = _repeated(listed, lengths, n, joined, entries, size, num_parts, firsts, depth)
-            while top < 0:
-                num_parts *= 2
-                top = _repeated(listed, lengths, n, joined, entries, size, num_parts, firsts, depth)
+            top = _mark_repeated(candidates[:count], grams[:count], lengths, n, joined, entries, firsts, depth)
             count = _where_repeated(candidates, grams, count, depth, n)
             if n <= _LONGEST_TOP:
                 out[doc, n - _SHORTEST] = top if top > 0 else out[doc, n - _SHORTEST]
@@ -239,12 +208,22 @@ def _followed(candidates, grams, count, document, n) -> Any:
 
 
 @inline
-def _repeated(listed, lengths, n, joined, entries, size, num_parts, firsts, depth) -> Any:
+def _mark_repeated(candidates, grams, lengths, n, joined, entries, firsts, depth) -> Any:
     """Sets `depth` to `n` and `firsts` at every candidate where a repeated n-gram starts. Returns the characters of the most
     frequent n-gram in all its occurrences: the longest of equally frequent ones or, where `joined`, the first; 0 where none
-    occurs twice, -1 where a part of the hash space overflows the table."""
+    occurs twice."""
+    size, num_parts = table_size(len(candidates), len(entries) // 2), np.int64(1)
+    top = _mark_in_parts(candidates, grams, lengths, n, joined, entries, size, num_parts, firsts, depth)
+    while top < 0:
+        num_parts *= 2
+        top = _mark_in_parts(candidates, grams, lengths, n, joined, entries, size, num_parts, firsts, depth)
+    return top
+
+
+@inline
+def _mark_in_parts(candidates, grams, lengths, n, joined, entries, size, num_parts, firsts, depth) -> Any:
+    """As `_mark_repeated`; -1 where a part of the hash space overflows the table."""
     most, most_chars, first_of_most, mask = np.int64(1), np.int64(0), np.int64(0), np.uint64(2 * size - 1)
-    candidates, grams = listed
     for part in range(num_parts):
         entries[: 2 * size] = 0
         room = size // 2

@@ -185,8 +185,7 @@ def join_lines(case: Case, joint_chars: int) -> Steps:
 @row(repetition.measure_units, _TINY, True, variant="tiny table")
 def measure_units(case: Case, slots: int, every: bool) -> Steps:
     units, documents = _units(case.lines)
-    scratch = [np.zeros(slots, np.uint64), np.zeros(slots, np.uint8)]
-    yield [units, every, *scratch], [np.zeros((len(case.texts), 4), np.int64)]
+    yield [units, every, repetition.room_for_repeats(units, slots)], [np.zeros((len(case.texts), 4), np.int64)]
     yield None, [[filters_oracle.of_units(*own, every) for own in documents]]
 
 
@@ -195,8 +194,7 @@ def measure_units(case: Case, slots: int, every: bool) -> Steps:
 @row(repetition.measure_ngrams, _TINY, True, variant="tiny table, joined")
 def measure_ngrams(case: Case, slots: int, is_joined: bool) -> Steps:
     units, documents = _units(case.words)
-    scratch = room(2 * slots, np.uint64) + room(len(units.hashes), np.int32, np.uint64, np.int32, np.uint8)
-    yield [units, is_joined, *scratch], [np.zeros((len(case.texts), 9), np.int64)]
+    yield [units, is_joined, repetition.room_for_repeats(units, slots)], [np.zeros((len(case.texts), 9), np.int64)]
     yield None, [[filters_oracle.repetition_of_words(*own, is_joined) for own in documents]]
 
 

@@ -183,7 +183,7 @@ def classify_lines(lines: Lines, data: UInt8s, clean: CleanLines, marks: UInt16s
     for line in range(len(lines.starts)):
         start, stop = lines.starts[line], lines.starts[line] + lines.lengths[line]
         first, last = clean.starts[line], clean.starts[line] + clean.lengths[line]
-        if _may_have_long_word(data, start, stop, marks, most) and _has_long_word(data, start, stop, marks, most):
+        if _has_long_word(data, start, stop, marks, most):
             out[line] = LONG_WORD
         elif limits.need_end_mark and not _has_end_mark(clean.data, first, last, limits.apostrophe_ends_line):
             out[line] = NO_END_MARK
@@ -199,23 +199,16 @@ def classify_lines(lines: Lines, data: UInt8s, clean: CleanLines, marks: UInt16s
 
 
 @inline
-def _may_have_long_word(data, start, stop, marks, most) -> Any:
-    """Whether more than `most` bytes in a row are no ASCII white space: they would lie on one of the bytes that are tried."""
-    for middle in range(start + most, stop, most + 1):
-        first, last = middle, middle
-        while first > start and (data[first - 1] >= 0x80 or marks[data[first - 1]] & WHITE == 0):
-            first -= 1
-        while last < stop and (data[last] >= 0x80 or marks[data[last]] & WHITE == 0):
-            last += 1
-        if last - first > most:
-            return True
-    return False
-
-
-@inline
 def _has_long_word(data, offset, stop, marks, most) -> Any:
+    """Whether a word has more than `most` characters. They are counted from the first `most` + 1 bytes in a row without ASCII
+    white space on."""
+    last = offset + most
+    while last < stop and last >= offset:
+        is_white = data[last] < 0x80 and marks[data[last]] & WHITE != 0
+        offset = last + 1 if is_white else offset
+        last = offset + most if is_white else last - 1
     chars = np.int64(0)
-    while offset < stop and chars <= most:
+    while last < stop and offset < stop and chars <= most:
         mark, size = mark_at(data, offset, stop, marks)
         chars = 0 if mark & WHITE else chars + 1
         offset += size

@@ -15,7 +15,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.arrays import BLOCK_BYTES, bits_before, eight_bytes, num_bytes_of, starts_with
+from datapipe.kernels.arrays import (
+    BLOCK_BYTES,
+    NO_BITS,
+    bits_before,
+    copy_into,
+    eight_bytes,
+    eight_times,
+    find_any,
+    num_bytes_of,
+    starts_with,
+)
 from datapipe.kernels.text.marks import WHITE, mark_at, mark_table, stripped
 from datapipe.kernels.text.sentences import count_sentences
 from datapipe.kernels.text.words import Lines
@@ -55,7 +65,7 @@ _LOREM, _TERMS, _JAVASCRIPT, _PRIVACY, _COOKIE, _IE_POLICY, _USES, _USE_OF, _USE
     )
 )
 _1, _7 = np.uint64(1), np.uint64(7)
-_OPEN, _CLOSE = (ord(sign) for sign in "[]")
+_OPEN, _CLOSE = eight_times(b"["), ord("]")
 _EDIT, _NEEDED = (np.frombuffer(phrase, np.uint8) for phrase in (b"[edit]", b"[citation needed]"))
 
 
@@ -70,54 +80,34 @@ class CleanLines(NamedTuple):
 def clean_lines(lines: Lines, data: np.ndarray, without_citations: bool) -> CleanLines:
     """The lines without citations: in new bytes where a line has a citation, else in the bytes of the batch."""
     if without_citations and len(lines.starts):
-        begin, end = int(lines.starts[0]), int(lines.starts[-1] + lines.lengths[-1])
-        brackets = begin + np.flatnonzero(data[begin:end] == _OPEN)
-        sizes = np.empty(len(brackets), np.int64)
-        if find_citations(lines, data, brackets, sizes):
-            clean = np.empty(end - begin - int(sizes.sum()), np.uint8)
-            starts, lengths = np.empty(len(lines.starts), np.int64), np.empty(len(lines.starts), np.int32)
-            cut_citations(lines, data, brackets, sizes, starts, lengths, clean)
-            return input_record(CleanLines, (starts, lengths, clean))
+        clean = np.empty(int(lines.starts[-1] + lines.lengths[-1] - lines.starts[0]), np.uint8)
+        starts, lengths = np.empty(len(lines.starts), np.int64), np.empty(len(lines.starts), np.int32)
+        num_bytes = cut_citations(lines, data, starts, lengths, clean)
+        if num_bytes < len(clean):
+            return input_record(CleanLines, (starts, lengths, clean[:num_bytes]))
     return input_record(CleanLines, (lines.starts, lines.lengths, data))
 
 
 @kernel
-def find_citations(lines: Lines, data: UInt8s, brackets: Int64s, sizes: Int64sOut) -> int:
-    """Fills `sizes` (num_brackets,) with the bytes of each citation, or 0; returns their number."""
+def cut_citations(lines: Lines, data: UInt8s, out_starts: Int64sOut, out_lengths: Int32sOut, out: UInt8sOut) -> int:
+    """Writes the spans of the lines, at least one, without citations. Returns how many bytes are left from the first line to
+    the last. Where that is fewer, the bytes are in `out`, which has room for all."""
     starts, lengths = lines.starts, lines.lengths
-    count, line = np.int64(0), np.int64(0)
-    for number in range(len(brackets)):
-        bracket = brackets[number]
-        while line < len(starts) and starts[line] + lengths[line] <= bracket:
-            line += 1
-        sizes[number] = 0
-        if line < len(starts) and starts[line] <= bracket:
-            sizes[number] = _citation(data, bracket, starts[line] + lengths[line])
-        count += np.int64(sizes[number] > 0)
-    return int(count)
-
-
-@kernel
-def cut_citations(
-    lines: Lines, data: UInt8s, brackets: Int64s, sizes: Int64s, out_starts: Int64sOut, out_lengths: Int32sOut, out: UInt8sOut
-) -> None:
-    """Copies all bytes from the first line to the last, without the citations, to `out`, which is
-    exactly long enough, and the new spans of the lines; at least one line."""
-    starts, lengths = lines.starts, lines.lengths
-    number, num_written, first = np.int64(0), np.int64(0), starts[0]
+    num_written, first, stop = np.int64(0), starts[0], starts[0]
     for line in range(len(starts)):
-        out_starts[line] = num_written + starts[line] - first
-        out_lengths[line] = lengths[line]
-        while number < len(brackets) and brackets[number] < starts[line] + lengths[line]:
-            bracket, size = brackets[number], sizes[number]
+        start, stop = starts[line], starts[line] + lengths[line]
+        out_starts[line], out_lengths[line] = num_written + start - first, stop - start
+        bracket = find_any(data, start, stop, _OPEN, NO_BITS)
+        while bracket < stop:
+            size = np.int64(_citation(data, bracket, stop))
             if size:
-                out[num_written : num_written + bracket - first] = data[first:bracket]
-                num_written += bracket - first
-                first = bracket + size
+                copy_into(out[num_written : num_written + bracket - first], data[first:bracket])
+                num_written, first = num_written + bracket - first, bracket + size
                 out_lengths[line] -= size
-            number += 1
-    stop = starts[len(starts) - 1] + lengths[len(starts) - 1]
-    out[num_written : num_written + stop - first] = data[first:stop]
+            bracket = find_any(data, bracket + 1, stop, _OPEN, NO_BITS)
+    if first > starts[0]:
+        copy_into(out[num_written : num_written + stop - first], data[first:stop])
+    return int(num_written + stop - first)
 
 
 @inline

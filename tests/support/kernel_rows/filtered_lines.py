@@ -1,7 +1,6 @@
 """Rows of `datapipe/kernels/filters` that drop and edit lines, whose words are partly replaced by what the rules search."""
 
 import random
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,34 +20,16 @@ def _with_c4(case: Case) -> tuple[Case, list[bytes]]:
     return case, case.spans(case.lines.starts, case.lines.lengths)
 
 
-def _citations(case: Case, lines: Sequence[bytes]) -> tuple[np.ndarray, list[int]]:
-    """Every opening bracket, and the bytes of the citation that begins there."""
-    brackets = np.flatnonzero(case.data == ord("["))
-    sizes = dict.fromkeys(brackets.tolist(), 0)
-    for start, line in zip(case.lines.starts.tolist(), lines, strict=True):
-        sizes |= {start + citation.start(): len(citation.group()) for citation in lines_oracle.CITATION.finditer(line)}
-    return brackets, list(sizes.values())
-
-
-@row(c4.find_citations)
-def find_citations(case: Case) -> Steps:
-    case, lines = _with_c4(case)
-    brackets, sizes = _citations(case, lines)
-    yield [case.lines, case.data, brackets], room(len(brackets), np.int64)
-    yield sum(size > 0 for size in sizes), [sizes]
-
-
 @row(c4.cut_citations)
 def cut_citations(case: Case) -> Steps:
     case, lines = _with_c4(case.having([b"one line", *case.texts]))
-    brackets, sizes = _citations(case, lines)
     starts, stops = case.lines.starts, case.lines.starts + case.lines.lengths
-    outputs = [*room(len(starts), np.int64, np.int32), *room(int(stops[-1] - starts[0]) - sum(sizes), np.uint8)]
-    yield [case.lines, case.data, brackets, np.array(sizes, np.int64)], outputs
+    yield [case.lines, case.data], room(len(starts), np.int64, np.int32) + room(int(stops[-1] - starts[0]), np.uint8)
     clean = list(map(lines_oracle.without_citations, lines))
     between = [case.data[stop:start].tobytes() for stop, start in zip(stops[:-1], starts[1:], strict=True)]
     texts = [line + gap for line, gap in zip(clean, [*between, b""], strict=True)]
-    yield None, [offsets_of(texts)[:-1], list(map(len, clean)), joined(texts)]
+    written = joined(texts) if clean != lines else joined([])
+    yield sum(map(len, texts)), [offsets_of(texts)[:-1], list(map(len, clean)), written]
 
 
 @row(c4.classify_lines)

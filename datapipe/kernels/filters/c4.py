@@ -52,17 +52,7 @@ NUM_SUMS = NUM_REASONS + 3
 _DOT, _BRACE, _NEWLINE = (ord(sign) for sign in ".{\n")
 _LOREM, _TERMS, _JAVASCRIPT, _PRIVACY, _COOKIE, _IE_POLICY, _USES, _USE_OF, _USE = (
     np.frombuffer(phrase, np.uint8)
-    for phrase in (
-        b"lorem ipsum",
-        b"terms of use",
-        b"javascript",
-        b"privacy policy",
-        b"cookie",
-        b" policy",
-        b"uses ",
-        b"use of ",
-        b"use ",
-    )
+    for phrase in b"lorem ipsum|terms of use|javascript|privacy policy|cookie| policy|uses |use of |use ".split(b"|")
 )
 _1, _7 = np.uint64(1), np.uint64(7)
 _OPEN, _CLOSE = eight_times(b"["), ord("]")

@@ -164,10 +164,8 @@ def count_symbols(offsets: Int64s, data: UInt8s, out: Int64MatrixOut) -> None:
         offset, stop = offsets[doc], offsets[doc + 1]
         num_hashes, num_ellipses, num_spaced = np.int64(0), np.int64(0), np.int64(0)
         dots, spaced = np.int64(0), np.int64(0)
-        while True:
-            offset = find_any(data, offset, stop, _SYMBOLS, NO_BITS)
-            if offset == stop:
-                break
+        offset = find_any(data, offset, stop, _SYMBOLS, NO_BITS)
+        while offset < stop:
             byte = data[offset]
             if byte == _DOT:
                 dots = dots + 1 if offset > offsets[doc] and data[offset - 1] == _DOT else np.int64(1)
@@ -179,7 +177,7 @@ def count_symbols(offsets: Int64s, data: UInt8s, out: Int64MatrixOut) -> None:
                 num_hashes += 1
             elif decode(data, offset, stop)[0] == _ELLIPSIS:
                 num_ellipses += 1
-            offset += 1
+            offset = find_any(data, offset + 1, stop, _SYMBOLS, NO_BITS)
         out[doc, HASHES], out[doc, ELLIPSES], out[doc, SPACED_ELLIPSES] = num_hashes, num_ellipses, num_spaced
 
 

@@ -212,11 +212,10 @@ def _mark_repeated(candidates, grams, lengths, n, joined, entries, firsts, depth
     """Sets `depth` to `n` and `firsts` at every candidate where a repeated n-gram starts. Returns the characters of the most
     frequent n-gram in all its occurrences: the longest of equally frequent ones or, where `joined`, the first; 0 where none
     occurs twice."""
-    size, num_parts = table_size(len(candidates), len(entries) // 2), np.int64(1)
-    top = _mark_in_parts(candidates, grams, lengths, n, joined, entries, size, num_parts, firsts, depth)
+    size, num_parts, top = table_size(len(candidates), len(entries) // 2), np.int64(1), np.int64(-1)
     while top < 0:
-        num_parts *= 2
         top = _mark_in_parts(candidates, grams, lengths, n, joined, entries, size, num_parts, firsts, depth)
+        num_parts *= 2
     return top
 
 

@@ -1,4 +1,4 @@
-"""Maps sample numbers to sources by a tree of two-way splits, and counts them; see `loader/order/mixing.py`.
+"""Maps sample numbers to sources by a tree of two-way splits; see `loader/order/mixing.py`.
 
 Samples that follow each other visit each node with counts that follow each other, so only the first visit divides: with 10,000
 sources, this takes a third of the time.
@@ -106,29 +106,3 @@ def assign(
         sources[i] = leaves[~node, 0]
         ordinals[i] = number + leaves[~node, 1]
     return others
-
-
-@kernel
-def count_leaves(count: int, nodes: Int64Matrix, by_node: Int64sOut, out: Int64sOut) -> None:
-    """How many of the first `count` samples of a segment each leaf has, into `out` (num_leaves,) int64.
-
-    Args:
-        nodes: as of `assign`; a parent comes before its children.
-        by_node: (num_nodes,) int64, scratch.
-    """
-    if len(nodes) == 0:
-        out[0] = count
-        return
-    by_node[0] = count
-    for number in range(len(nodes)):
-        left, right = nodes[number, 2], nodes[number, 3]
-        before, _ = _left_count(by_node[number], nodes[number, 0], nodes[number, 1])
-        after = by_node[number] - before
-        if left < 0:
-            out[~left] = before
-        else:
-            by_node[left] = before
-        if right < 0:
-            out[~right] = after
-        else:
-            by_node[right] = after

@@ -76,10 +76,16 @@ class SplitTree:
         return parents
 
     def counts(self, count: int) -> np.ndarray:
-        """Samples of each leaf, of the first `count`: (num_leaves,) int64."""
-        out = np.empty(self.num_leaves, np.int64)
-        quota.count_leaves(count, self.table, np.empty(len(self.nodes), np.int64), out)
-        return out
+        """Samples of each leaf, of the first `count`: (num_leaves,) int64. In Python: a run that only counts needs no numba."""
+        by_node, by_leaf = [int(count)] * len(self.nodes), [int(count)] * self.num_leaves
+        for number, (left_weight, total, left, right) in enumerate(self.nodes):  # a parent comes before its children
+            before = (by_node[number] * left_weight + total // 2) // total
+            for child, samples in ((left, before), (right, by_node[number] - before)):
+                if child < 0:
+                    by_leaf[~child] = samples
+                else:
+                    by_node[child] = samples
+        return np.array(by_leaf, np.int64)
 
     def nth(self, leaf: int, ordinal: int) -> int:
         """The number of sample `ordinal` of `leaf`."""
@@ -218,15 +224,10 @@ class Mixture:
 
     def _first_past(self, recipe: Recipe, caps: Mapping[int, int]) -> int | None:
         """The first sample past the cap of its source. Raises SnapshotError if the recipe refuses such a run."""
-        most = np.full(len(self.sources), MOST_SAMPLES)
-        most[list(caps)] = [max(cap, int(self._num_drawn[source])) for source, cap in caps.items()]
-        first, past = self.start, LAST_SAMPLE  # all counts before sample `first` are within the caps
-        if (self._counts(past) <= most).all():
+        ends = [(self.sample_of(source, max(cap, int(self._num_drawn[source]))), source) for source, cap in caps.items()]
+        first, source = min(((end, source) for end, source in ends if end is not None), default=(LAST_SAMPLE, 0))
+        if first >= LAST_SAMPLE:
             return None
-        while past - first > 1:
-            middle = (first + past) // 2
-            first, past = (middle, past) if (self._counts(middle) <= most).all() else (first, middle)
-        source = int(self.assign(np.array([first]))[0][0])
         if recipe.exhausted == "refuse" and (recipe.num_samples is None or first < recipe.num_samples):
             name, token = self.sources[source], first * recipe.sequence_length
             raise SnapshotError(

@@ -18,19 +18,6 @@ def _tree(case: Case) -> np.ndarray:
     return np.array(lines, np.int64).reshape(-1, 4)
 
 
-@row(quota.count_leaves)
-def count_leaves(case: Case) -> Steps:
-    nodes, count = _tree(case), int(case.generator.integers(0, 1 << 40))
-    scratch, counts = np.empty(len(nodes), np.int64), np.full(len(nodes) + 1, -5)
-    yield [count, nodes, scratch], [counts]
-    expected, left = np.zeros(len(nodes) + 1, np.int64), count
-    for weight, total, leaf, _ in nodes.tolist():
-        expected[~leaf] = (left * weight + total // 2) // total
-        left -= int(expected[~leaf])
-    expected[-1] = left
-    yield None, [expected]
-
-
 @row(quota.assign)
 def assign(case: Case) -> Steps:
     generator, nodes = case.generator, _tree(case)

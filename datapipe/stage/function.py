@@ -106,7 +106,7 @@ class FunctionStage(Filter):
         declared = type(self).columns
         hidden = _NOT_SHOWN - {*declared}
         # (num_docs,) by column
-        before = {name: batch.record.column(name).to_pylist() for name in batch.record.schema.names if name not in hidden}
+        before = {name: _values(batch.record.column(name)) for name in batch.record.schema.names if name not in hidden}
         names = [name for name in before if name not in _NOT_SHOWN]
         records = [Record(zip(names, row)) for row in zip(*(before[name] for name in names))]
         changes = [_change(record, function(record, **options), declared) for record in records]
@@ -116,6 +116,16 @@ class FunctionStage(Filter):
         columns = {name: _column(name, kind, before.get(name), changes) for name, kind in written.items()}
         value, rule = keep.astype(np.float64), np.where(keep, -1, 0).astype(np.int16)
         return FilterResult(keep=keep, rule=rule, value=value, measured=(value,), columns=columns)
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """The values of a column; times in whole microseconds, as Python has them."""
+    kind = column.type  # of nanoseconds pyarrow makes values of pandas, or refuses them without it
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        column = column.cast(pa.timestamp("us", kind.tz), safe=False)
+    elif pa.types.is_duration(kind) and kind.unit == "ns":
+        column = column.cast(pa.duration("us"), safe=False)
+    return column.to_pylist()
 
 
 def _change(record: Record, result: Any, declared: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -20,7 +20,6 @@ import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
-from datapipe.machine.memory import without_collection
 from datapipe.machine.terminal import prepare_process
 
 
@@ -37,13 +36,12 @@ def main(descriptor: int, block: int, trace: int) -> None:
     work: queue.SimpleQueue[tuple[bytes, str]] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, work), daemon=True).start()
 
-    with without_collection():  # imports make much and no garbage
-        import pyarrow as pa
+    import pyarrow as pa
 
-        from datapipe.engine.protocol import failure_of
-        from datapipe.machine import activity
-        from datapipe.steps.run_task import run_task
-        from datapipe.storage.root import Root
+    from datapipe.engine.protocol import failure_of
+    from datapipe.machine import activity
+    from datapipe.steps.run_task import run_task
+    from datapipe.storage.root import Root
 
     pa.set_cpu_count(1)  # the engines are the only parallelism
     pa.set_io_thread_count(2)

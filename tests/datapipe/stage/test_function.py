@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,8 @@ def test_function_gets_text_id_and_columns_as_python_values_and_only_decides():
     result = _process(look, _batch(["a", ""], url=pa.array(["u", None]), tags=pa.array([["x"], []])))
     assert result.columns == {}
     assert seen == [{"id": "0", "text": "a", "url": "u", "tags": ["x"]}, {"id": "1", "text": "", "url": None, "tags": []}]
+    _process(look, _batch(["a"], at=pa.array([1_500], pa.timestamp("ns")), took=pa.array([2_500], pa.duration("ns"))))
+    assert seen[-1] == {"id": "0", "text": "a", "at": datetime(1970, 1, 1, microsecond=1), "took": timedelta(microseconds=2)}
 
 
 def test_function_drops_by_the_rule_false_and_replaces_texts():

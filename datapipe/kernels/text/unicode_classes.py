@@ -7,6 +7,7 @@ The classes are the major general categories of Python's Unicode database. White
 
 import sys
 import unicodedata
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -31,7 +32,7 @@ _ASSIGNED = ((0, 0x40000), (0xE0000, 0xE1000))
 """All assigned characters outside private use; a test compares it with the database."""
 
 MAY_CHANGE, JOINS, JOINED, CLASS_SHIFT = 1, 2, 4, 8  # In `composition_table`
-_NEWLINE = 0x0A
+_BLOCK = 64
 _HANGUL_VOWELS, _HANGUL_FINALS = slice(0x1161, 0x1176), slice(0x11A8, 0x11C3)
 """Jamo that join the character before them by rule: no decomposition of the database has them."""
 
@@ -40,15 +41,38 @@ _HANGUL_VOWELS, _HANGUL_FINALS = slice(0x1161, 0x1176), slice(0x11A8, 0x11C3)
 def class_table() -> np.ndarray:
     """The class of every code point: (0x110000,) uint8. Built once per process, in about 0.1 s."""
     table = np.full(sys.maxunicode + 1, OTHER, np.uint8)
-    for start, stop in _ASSIGNED:
-        categories = "".join([unicodedata.category(chr(code))[0] for code in range(start, stop)])
-        letters = np.frombuffer(categories.encode(), np.uint8)
-        for category, kind in _CLASS_OF_CATEGORY.items():
-            table[start:stop][letters == ord(category)] = kind
+    for category, kind in _CLASS_OF_CATEGORY.items():
+        table[_codes()[_categories()[:, 0] == ord(category)]] = kind
     for code in range(0x3001):  # the highest white space is U+3000
         if chr(code).isspace():
             table[code] = SPACE
     return read_only(table)
+
+
+@lru_cache(maxsize=1)
+def _codes() -> np.ndarray:
+    """The code points of `_ASSIGNED`."""
+    return np.concatenate([np.arange(start, stop, dtype="<u4") for start, stop in _ASSIGNED])
+
+
+def _characters() -> str:
+    return _codes().tobytes().decode("utf-32-le", "surrogatepass")
+
+
+@lru_cache(maxsize=1)
+def _categories() -> np.ndarray:
+    """The two letters of each of these characters' category: (num_characters, 2) uint8."""
+    return np.frombuffer("".join(map(unicodedata.category, _characters())).encode(), np.uint8).reshape(-1, 2)
+
+
+@lru_cache(maxsize=4)
+def _changed(form: Literal["NFC", "NFKC", "NFD", "NFKD"]) -> list[int]:
+    """Which of these characters a normal form changes. Every part of a normalized text is normalized."""
+    characters, changed = _characters(), list[int]()
+    for start in range(0, len(characters), _BLOCK):
+        if not unicodedata.is_normalized(form, block := characters[start : start + _BLOCK]):
+            changed += [ord(character) for character in block if not unicodedata.is_normalized(form, character)]
+    return changed
 
 
 def codes_of(listed: str) -> np.ndarray:
@@ -62,18 +86,13 @@ def stable_table(form: Literal["NFC", "NFKC", "NFD", "NFKD"]) -> np.ndarray:
     """The code points that a normal form keeps beside any other character: (0x110000,) uint8, 1 where stable. A text of
     stable characters is in normal form. Characters that the database does not know are never stable."""
     table = np.zeros(sys.maxunicode + 1, np.uint8)
-    joining: list[int] = []
-    for start, stop in _ASSIGNED:
-        characters = [chr(code) for code in range(start, stop)]
-        forms = unicodedata.normalize(form, "\n".join(characters)).split("\n")  # nothing joins or passes a newline
-        if start == 0:
-            forms[_NEWLINE : _NEWLINE + 2] = ["\n"]  # the newline itself, split into two empty texts
-        known = np.array([category != "Cn" for category in map(unicodedata.category, characters)])
-        reordered = np.array(list(map(unicodedata.combining, characters)), np.uint8) != 0
-        table[start:stop] = np.array(list(map(str.__eq__, characters, forms))) & known & ~reordered
-        joining += [int(pair.split()[1], 16) for pair in map(unicodedata.decomposition, characters) if _is_canonical_pair(pair)]
+    is_known = (_categories() != np.frombuffer(b"Cn", np.uint8)).any(axis=1)
+    table[_codes()] = is_known
+    # only marks have a combining class
+    reordered = [code for code in np.flatnonzero(class_table() == MARK).tolist() if unicodedata.combining(chr(code))]
+    table[_changed(form) + reordered] = 0
     if form in ("NFC", "NFKC"):
-        table[joining] = 0
+        table[[second for _, _, second in _canonical_pairs()]] = 0
         table[_HANGUL_VOWELS] = 0
         table[_HANGUL_FINALS] = 0
     return read_only(table)
@@ -112,19 +131,19 @@ def plain_sizes() -> np.ndarray:
 def _composed_pairs() -> tuple[set[int], set[int]]:
     """Of the pairs of code points that NFC joins: the firsts before a second that is no mark, and all seconds."""
     firsts, seconds = set[int](), set[int]()
-    for start, stop in _ASSIGNED:
-        for code in range(start, stop):
-            decomposition = unicodedata.decomposition(chr(code))
-            if _is_canonical_pair(decomposition) and unicodedata.normalize("NFC", chr(code)) == chr(code):
-                first, second = (int(part, 16) for part in decomposition.split())
-                seconds.add(second)
-                firsts |= set() if unicodedata.combining(chr(second)) else {first}
+    for code, first, second in _canonical_pairs():
+        if unicodedata.normalize("NFC", chr(code)) == chr(code):
+            seconds.add(second)
+            firsts |= set() if unicodedata.combining(chr(second)) else {first}
     return firsts, seconds
 
 
-def _is_canonical_pair(decomposition: str) -> bool:
-    """Whether a decomposition has two code points and no compatibility tag: "0065 0301"."""
-    return " " in decomposition and decomposition[0] != "<"
+def _canonical_pairs() -> Iterator[tuple[int, int, int]]:
+    """The characters with a decomposition of two code points and no compatibility tag, "0065 0301", and those two."""
+    for code in _changed("NFD"):
+        parts = unicodedata.decomposition(chr(code)).split()
+        if len(parts) == 2 and parts[0][0] != "<":
+            yield code, int(parts[0], 16), int(parts[1], 16)
 
 
 @inline

@@ -8,6 +8,7 @@ lone surrogates become escapes of JSON, such as \\u001b, so the output of `--jso
 same text: it may end in a terminal.
 """
 
+import atexit
 import gc
 import os
 import re
@@ -22,7 +23,7 @@ from datapipe.machine.imports import defer_pandas
 
 HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufff9-\ufffb\ud800-\udfff]")
 
-_NEW_OBJECTS = 100_000
+_NEW_OBJECTS = 400_000  # more than a run without work makes
 _MOST_OPEN_FILES = 1 << 16  # Some libraries go through all possible descriptors
 
 
@@ -63,6 +64,7 @@ def prepare_process() -> None:
     garbage, and the collector, which starts after 700 new objects by default, takes a tenth of a run without work.
     """
     gc.set_threshold(_NEW_OBJECTS)
+    atexit.register(gc.freeze)  # nor is anything collected from a process that ends
     defer_pandas()
     for descriptor in range(3):
         try:

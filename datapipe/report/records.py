@@ -21,7 +21,7 @@ BY_SOURCE = "by source"
 
 
 class Record(BaseModel):
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)  # the commands that import them use few
 
 
 class Documents(Record):
@@ -85,7 +85,7 @@ class SecondAttempts(Record):
 class Threshold(Record):
     """The cut of a filter that keeps a share."""
 
-    model_config = ConfigDict(frozen=True, serialize_by_alias=True)
+    model_config = ConfigDict(serialize_by_alias=True)
 
     threshold: float | None
     tie: str | None
@@ -162,7 +162,7 @@ class Published(Record):
 
 
 class Collected(Record):
-    model_config = ConfigDict(frozen=True, serialize_by_alias=True)
+    model_config = ConfigDict(serialize_by_alias=True)
 
     first: str = Field(alias="from")
     last: str = Field(alias="to")

@@ -13,7 +13,7 @@ _EXAMPLES = 10
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
 
 
-class LanguageFertility(BaseModel, frozen=True):
+class LanguageFertility(BaseModel, frozen=True, defer_build=True):
     """Token counts with their ratios."""
 
     documents: int
@@ -47,19 +47,19 @@ class SourceFertility(LanguageFertility, frozen=True):
         return cls(**fertility.total.to_json(), unknown_tokens=fertility.unknown, languages=languages)
 
 
-class TokenExample(BaseModel, frozen=True):
+class TokenExample(BaseModel, frozen=True, defer_build=True):
     id: int
     token: str
 
 
-class UnusedTokens(BaseModel, frozen=True):
+class UnusedTokens(BaseModel, frozen=True, defer_build=True):
     """Ids that occur in no text, and ten examples spread over the vocabulary. Special tokens are left out."""
 
     count: int
     examples: tuple[TokenExample, ...]
 
 
-class TokenizerFigures(BaseModel, frozen=True):
+class TokenizerFigures(BaseModel, frozen=True, defer_build=True):
     """A tokenizer and the texts that it encoded; `unused` is None until every document is tokenized."""
 
     vocab_size: int

@@ -20,7 +20,7 @@ ASCII goes in runs, which LLVM vectorises, or eight bytes at a time. Most other 
 import sys
 from functools import lru_cache
 from typing import Any, NamedTuple
-from unicodedata import combining, normalize
+from unicodedata import combining, is_normalized, normalize
 
 import numpy as np
 
@@ -106,7 +106,10 @@ def text_folding() -> Folding:
     changed = known_classes() != UNASSIGNED
     changed[codes_of(_UNCHANGED)] = False
     for code in np.flatnonzero(changed).tolist():
-        folded = folded_characters(chr(code))
+        character = chr(code)
+        if character.casefold() == character and is_normalized("NFD", character) and not combining(character):
+            continue
+        folded = folded_characters(character)
         codes[code] = folded[0] if len(folded) == 1 else -len(expansions)
         if len(folded) > 1:
             expansions += [len(folded), *folded]

@@ -106,14 +106,15 @@ def composition_table() -> np.ndarray:
     before it if that is JOINED. A text without MAY_CHANGE, without JOINS directly behind JOINED,
     and with marks in the order of their classes is in NFC: the quick check of UAX #15.
     """
-    firsts, seconds = _composed_pairs()
+    composed = [pair for code, *pair in _canonical_pairs() if unicodedata.is_normalized("NFC", chr(code))]
+    seconds = {second for _, second in composed}
     table = np.where(stable_table("NFC") == 0, MAY_CHANGE, 0).astype(np.uint16)
     for code in np.flatnonzero(table * (class_table() != OTHER)).tolist():
         combining, may_join = unicodedata.combining(chr(code)), code in seconds
         is_jamo = _HANGUL_VOWELS.start <= code < _HANGUL_FINALS.stop
         if not is_jamo and unicodedata.normalize("NFC", chr(code)) == chr(code) and not (combining and may_join):
             table[code] = combining << CLASS_SHIFT | (JOINS if may_join else 0)
-    table[sorted(firsts)] |= JOINED
+    table[sorted({first for first, second in composed if not unicodedata.combining(chr(second))})] |= JOINED
     return read_only(table)
 
 
@@ -126,16 +127,6 @@ def plain_sizes() -> np.ndarray:
         sizes[np.unique(leads)] = size
         sizes[leads[composition_table()[start:stop] != 0]] = 0
     return read_only(sizes)
-
-
-def _composed_pairs() -> tuple[set[int], set[int]]:
-    """Of the pairs of code points that NFC joins: the firsts before a second that is no mark, and all seconds."""
-    firsts, seconds = set[int](), set[int]()
-    for code, first, second in _canonical_pairs():
-        if unicodedata.normalize("NFC", chr(code)) == chr(code):
-            seconds.add(second)
-            firsts |= set() if unicodedata.combining(chr(second)) else {first}
-    return firsts, seconds
 
 
 def _canonical_pairs() -> Iterator[tuple[int, int, int]]:

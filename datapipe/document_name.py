@@ -3,7 +3,7 @@
     key  =  hash of (source, path), position   ◀─▶   web/2025/part-07.jsonl:15180
 
 PATH is the path of the input file relative to its source. POSITION is the byte offset of the record
-in the decompressed file, its row number, or in files of many members as in `stages/README.md`.
+in the decompressed file, its row number, or in files of many members as in `stages/read/README.md`.
 A document whose input has an id is printed with it: "doc-17 (web/a.jsonl:120)".
 
 A text is taken as the first of these that a file has; a text that names two documents in the same way is refused with both:

@@ -68,6 +68,17 @@ def test_readme_links_lead_somewhere(name: str) -> None:
     assert broken == []
 
 
+def test_readme_leads_to_every_document() -> None:
+    seen, left = set(), [ROOT / "README.md"]
+    while left:
+        document = left.pop()
+        if document.suffix == ".md" and document not in seen:
+            seen.add(document)
+            links = re.findall(r"\]\(([\w./-]+)[^)]*\)", prose(document))
+            left += [path for link in links if (path := (document.parent / link).resolve()).is_file()]
+    assert names([path for path in READMES if path not in seen]) == []
+
+
 @pytest.mark.parametrize("name", names(READMES))
 def test_readme_modules_exist(name: str) -> None:
     modules = re.findall(r"python -m (tests[\w.]*)", (ROOT / name).read_text(encoding="utf-8"))

@@ -99,7 +99,7 @@ def warn_of_ragged_ranks(mesh: Mesh, global_batch_size: int) -> None:
     warn(
         f"global_batch_size={global_batch_size} on {size} ranks: they get {least} or {most} rows of each batch, so the mean of "
         f"the ranks' mean losses counts some rows more than others{nan}. Use {nearest} rows, or divide the summed loss of each "
-        f"rank by the field 'global_target_tokens' (datapipe/loader/README.md).",
+        f"rank by the field 'global_target_tokens' (datapipe/loader/parallel.md).",
         RaggedRanksWarning,
         stacklevel=3,
     )

@@ -58,7 +58,7 @@ def tables(settings: Settings) -> Iterator[Table]:
         note="Five folds; a document has its score from the model that was not trained on it. AUC is the mean of the folds.",
         header=("set", "trainer", "AUC", "best F1", "precision", "recall", "CPU s of 5 trainings", "MB", "scores, MB/s"),
         rows=[row for name in names for row in _rows(name, sets[name])],
-        kept_in="stages/README.md",
+        kept_in="tests/benchmarks/README.md",
     )
     if not settings.only:
         yield _scoring(settings)

@@ -26,7 +26,7 @@ def tables(settings: Settings) -> Iterator[Table]:
     for title, labels in (("values", [kind for kind, _, _, _ in drawn]), ("place", places)):
         rows = _shares(labels, found)
         header = (title, "drawn", "found")
-        yield Table(title=f"Secrets by {title}", note=note, header=header, rows=rows, kept_in="stages/README.md")
+        yield Table(title=f"Secrets by {title}", note=note, header=header, rows=rows)
     rows = []
     for name in ("prose", "code"):
         texts = _corpus(settings.data / name)[: 50 if settings.quick else None]
@@ -34,7 +34,7 @@ def tables(settings: Settings) -> Iterator[Table]:
         rate = megabytes(corpus) / best_s(lambda corpus=corpus: [stage.process(batch) for batch in corpus], 3)
         rows.append((name, f"{megabytes(corpus):.1f} MB", f"{rate:,.0f} MB/s, {_hits(stage, texts)} found"))
     title, header = "The speed of `redact.secrets`", ("corpus", "size", "")
-    yield Table(title=title, note="Real corpora.", header=header, rows=rows, kept_in="stages/README.md")
+    yield Table(title=title, note="Real corpora.", header=header, rows=rows)
 
 
 def bounds(folder: Path) -> Iterator[Bound]:

@@ -46,7 +46,8 @@ class Settings:
 class Table:
     """One table: its title, one paragraph on what was measured, and its cells as text. The first column is left-aligned.
 
-    `kept_in` names the document that holds a copy, where it is not `tests/benchmarks/README.md`; "print" is none.
+    `kept_in` names the document that holds a copy beside other rows or text, which `--write` leaves as it is; "print" is none.
+    Without it, `--write` replaces the section of `tests/benchmarks/README.md`.
     """
 
     title: str

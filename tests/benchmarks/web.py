@@ -207,7 +207,7 @@ def _extraction(sets: Mapping[str, Sequence[Article]], num_runs: int) -> Table:
             *("pages/s", "MB/s", "of itself"),
         ),
         rows=rows,
-        kept_in="stages/README.md",
+        kept_in="stages/extract/README.md",
     )
 
 

@@ -19,7 +19,7 @@ from tests.support.cli_processes import run as datapipe
 from tests.support.snapshots import make_snapshot
 
 ROOT = Path(__file__).resolve().parents[2]
-LOADER = ROOT / "datapipe/loader/README.md"
+LOADER = (ROOT / "datapipe/loader/README.md", ROOT / "datapipe/loader/parallel.md")
 TEN_FILES, TRAINING = "Your own ten files to batches", "Into a training loop"
 
 
@@ -110,8 +110,9 @@ def test_loader_readme_runs_as_it_is_written() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     names: dict[str, Any] = {}
-    for block in re.findall(r"```python\n(.*?)```", LOADER.read_text(encoding="utf-8"), re.S):
-        exec(compile(block.replace("9400", port), str(LOADER), "exec"), names)
+    text = "".join(path.read_text(encoding="utf-8") for path in LOADER)
+    for block in re.findall(r"```python\n(.*?)```", text, re.S):
+        exec(compile(block.replace("9400", port), "loader", "exec"), names)
         if "load_state_dict" in block:
             assert names["loader"].step == names["state"]["step"] == 1
     key, seen = names["key"], names["seen"]

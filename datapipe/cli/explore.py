@@ -83,27 +83,27 @@ def inspect(
 ) -> None:
     """Show documents: kept, dropped, duplicates; or a batch.
 
-    Dropped documents have the measured value; what differs between duplicates is marked. The documents are a sample that is
-    the same each time; a larger --count contains the smaller one. To check a dedup stage, read the differences in the
-    duplicates with the lowest similarity, then in a sample:
+    A dropped document is shown with the measured value. Differences between duplicates are marked. The documents are a
+    sample that is the same each time, and a larger --count contains the smaller one. To check a dedup stage, read the
+    differences in the duplicates with the lowest similarity, then in a sample:
 
     \b
     datapipe inspect OUTPUT --clusters all --least-alike
     datapipe inspect OUTPUT --clusters dedup.minhash -n 20
 
     'measured' is the similarity that the stage computed; 'in common' is counted here from the two texts. A dropped document
-    that has little in common with the surviving one is similar to a third document of the cluster. Where pages with different
-    content share a template, raise min_similarity, or remove the template first (dedup.lines). To choose the threshold of a
-    filter, run it with `mode: tag` and count:
+    may have little in common with the surviving one, if a third document of the cluster is similar to both. If pages with
+    different content share a template, raise min_similarity, or remove the template first (dedup.lines). To choose the
+    threshold of a filter, run it with `mode: tag` and count:
 
     \b
     datapipe inspect OUTPUT --at 20,50,80 \\
       --sweep filter.gopher_quality.min_words
 
-    --contamination lists for each evaluation set how many items are contaminated, clean and undetectable. With --against
-    FILE.jsonl it searches what any run kept, as decontaminate.ngram would.
+    --contamination lists for each evaluation set how many items are contaminated, clean and undetectable. With
+    --against FILE.jsonl it searches the kept documents of any run, as decontaminate.ngram would.
 
-    --step 0 --tokens shows a batch as text. Tokens that no loss counts stand in «guillemets».
+    --step 0 --tokens shows a batch as text. Tokens that no loss counts are in «guillemets».
 
     The document of --json has `documents`, `clusters`, `sweep`, `contamination` or `rows`, with whole texts.
     """
@@ -193,16 +193,15 @@ def sql(
     spill: Spill = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print every row as a line of JSON.")] = False,
 ) -> None:
-    """Query what is known of every document, in SQL.
+    """Query the documents of an output in SQL: fates, rules, values, shards.
 
     \b
     datapipe sql OUTPUT "select fate, stage, rule, count(*) from documents group by all"
     datapipe sql OUTPUT "select name, value from documents where rule = 'too_few_words' order by value limit 5"
     datapipe sql OUTPUT "describe documents"
 
-    A document has a source, a fate, a rule, a measured value, columns, a shard. The views are
-    documents, clusters, borderlines, findings and packed; without QUERY their columns are listed. A
-    query reads the tables of this output alone: no other file, no network, and it writes nothing.
+    The views are documents, clusters, borderlines, findings and packed. Without QUERY the command lists their columns. A
+    query reads only the tables of this output, no other file and no network, and writes nothing.
     """
     from datapipe.explore.columns import VIEWS
     from datapipe.explore.database import Limits
@@ -254,9 +253,9 @@ def browse(
     datapipe browse OUTPUT
     datapipe browse OUTPUT --port 8080 --no-open
 
-    The address is printed first. The page is served on 127.0.0.1 alone, below a random token, and
-    shows replacements instead of what the redactions of a source replace. To see it from another
-    machine: ssh -L 8080:127.0.0.1:8080 HOST. Ctrl-C ends the command.
+    The first line is the address. The page is served on 127.0.0.1 only, below a random token. It shows the replacements of
+    the redaction stages instead of what they replace. To see it from another machine: ssh -L 8080:127.0.0.1:8080 HOST.
+    Ctrl-C ends the command.
     """
     from datapipe.explore.database import Limits
     from datapipe.explore.endpoints import serve

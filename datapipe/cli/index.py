@@ -24,9 +24,9 @@ def index(
 ) -> None:
     """Store the rows of dedup stages, for later runs to compare.
 
-    Later runs drop documents that the runs of the index have seen. A dedup stage can compare `against` the output of an earlier
-    run directly, while that output has its work/ folder. An index is a separate folder, of one output or several. It holds
-    hashes and signatures of every document that reached a dedup stage, including those that the stage dropped; for
+    Later runs drop documents that the indexed runs have seen. A dedup stage can also compare `against` the output of an
+    earlier run directly, as long as that output has its work/ folder. An index is a separate folder for one output or
+    several. It holds hashes and signatures of every document that reached a dedup stage, including dropped ones; for
     dedup.substring it holds passages of text.
 
     \b
@@ -71,17 +71,17 @@ def takedown(
 ) -> None:
     """Take documents down from an output, or from an index.
 
-    Of an output, a new snapshot leaves them out: loaders pad their tokens in place, trainers move to it with loader.advance(),
-    and every later snapshot of the output leaves them out too. Their rows are deleted from its indexes. Their tokens stay in
-    the shards, and in earlier snapshots: `datapipe export OUTPUT --format arrow --to NEW` writes them without. work/ holds
-    their text until it is deleted.
+    For an output, the command publishes a snapshot without the documents. Loaders put padding in their place, trainers move
+    to the snapshot with loader.advance(), and every later snapshot leaves the documents out too. Their rows are deleted
+    from the indexes of the output. Their tokens stay in the shards and in earlier snapshots;
+    `datapipe export OUTPUT --format arrow --to NEW` writes the rows without them. The text stays in work/.
 
-    Of an index, their rows are deleted, so that later runs no longer compare with them. Files
-    without such rows, and the outputs that the index was made of, do not change.
+    For an index, the command deletes their rows, so later runs no longer compare with them. The outputs that the index was
+    made of do not change.
 
-    Documents that are not there are listed, and the exit status is 1; of an output on an object store, only those whose file is
-    not there, since a search for the others would read all shards. In an index that may be a document that was dropped
-    before it reached a dedup stage, or taken down before.
+    Documents that are not found are listed, and the exit status is 1. On an object store this covers only documents whose
+    file is unknown, because a search for the others would read all shards. An index lacks documents that were dropped
+    before a dedup stage, or taken down before.
 
     \b
     datapipe takedown runs/web web/part-0.jsonl:123

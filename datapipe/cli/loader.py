@@ -47,9 +47,9 @@ def trace(
 ) -> None:
     """List the documents of a step, or the steps of a document.
 
-    The order is computed, so no logs are needed. Give --global-batch-size for a run that never
-    changed. Give --state, the loader's own state, for a run whose batch size or mixture changed, or
-    that left out steps or documents: the state holds the history of the run.
+    The order is computed, so no logs are needed. Give --global-batch-size for a run that never changed. Give --state, the
+    saved state of the loader, if the batch size or mixture changed, or if steps or documents were left out. The state holds
+    the history of the run.
 
     The document of --json has `step` and `rows`, or `document`, `searched` and `appearances`.
     """
@@ -163,13 +163,13 @@ def loader_bench(
 ) -> None:
     """Measure whether the data is the bottleneck of training.
 
-    OUTPUT is streamed to a simulated trainer, and the diagnosis is data-bound or compute-bound. Each
-    step waits --step-ms and leaves the processor idle, as a step on a GPU does. Run it on the machine
-    that trains, once for each rank on that machine at the same time, so that they compete for disk
-    and cores as the trainers will. A second run reads from the page cache, so trust the first.
+    It streams OUTPUT to a simulated trainer. The diagnosis is data-bound or compute-bound. Each step waits --step-ms and
+    leaves the processor idle, like a step on a GPU. Run the command on the machine that trains, once for each rank of that
+    machine at the same time, so that they compete for disk and cores. A second run reads from the page cache, so trust the
+    first.
 
-    data-bound: at least 1 % of the time was spent waiting for batches; the line names what would
-    help. --prefetch measures another value of `Loader(prefetch=…)`.
+    data-bound: the trainer waited for batches in at least 1 % of the time; the line names what would help. --prefetch
+    measures another value of `Loader(prefetch=…)`.
 
     The exit status is 0 for either diagnosis; use --json in scripts.
     """

@@ -34,11 +34,11 @@ Tokens = Annotated[
 
 
 def propose(
-    around: Annotated[Path, typer.Option(metavar="MIXTURE.yaml", help="The mixture whose shares the draws are around.")],
-    runs: Annotated[int, typer.Option(min=2, max=100_000, metavar="N", help="Runs; the first is the mixture itself.")] = 64,
+    around: Annotated[Path, typer.Option(metavar="MIXTURE.yaml", help="The mixture to draw around.")],
+    runs: Annotated[int, typer.Option(min=2, max=100_000, metavar="N", help="Number of runs; the first is the mixture.")] = 64,
     to: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for weights and mixtures of runs.")] = Path("swarm"),
     concentration: Annotated[
-        float, typer.Option(min=0.01, metavar="C", help="1: anywhere; 10: near the mixture; 0.3: few sources at a time.")
+        float, typer.Option(min=0.01, metavar="C", help="10: near the mixture. 1: anywhere. 0.3: few sources at a time.")
     ] = 1.0,
     bound: Bounds = None,
     tokens: Tokens = None,
@@ -47,9 +47,8 @@ def propose(
 ) -> None:
     """Draw the weights of many small runs around a mixture.
 
-    The runs share the snapshot of the mixture's output: nothing is
-    tokenized again. No source is above its max_epochs. A source with `split`
-    is drawn by its cells: each has a column in the table.
+    The runs share the snapshot of the mixture's output, so nothing is tokenized again. No source exceeds its max_epochs. A
+    source with `split` has a column for each cell.
 
     \b
     datapipe run mixture.yaml
@@ -72,19 +71,21 @@ def propose(
 
 
 def fit(
-    results: Annotated[Path, typer.Argument(metavar="RESULTS.csv", help="A row a run: its name or weights, and metrics.")],
+    results: Annotated[
+        Path, typer.Argument(metavar="RESULTS.csv", help="A row for each run: its name or weights, and metrics.")
+    ],
     mixture: Annotated[
-        Path | None, typer.Option(metavar="MIXTURE.yaml", help="The mixture now: compared with, and its caps are kept.")
+        Path | None, typer.Option(metavar="MIXTURE.yaml", help="The present mixture, to compare with. Its caps hold.")
     ] = None,
     to: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write report, picture and the found mixture; else only print.")
+        Path | None, typer.Option(metavar="FOLDER", help="Write report, picture and the found mixture. Default: only print.")
     ] = None,
     weights: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Weights by run; default: weights.csv beside the results.")
     ] = None,
     metric: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME[=W]", help="A metric, and what it counts; default: all, alike; may be repeated."),
+        typer.Option(metavar="NAME[=W]", help="A metric and its weight; may be repeated. Default: all metrics, equally."),
     ] = None,
     maximize: Annotated[bool, typer.Option("--maximize/--minimize", help="Whether larger metrics are better.")] = False,
     bound: Bounds = None,
@@ -92,11 +93,10 @@ def fit(
     seed: Annotated[int, typer.Option(min=0, help="Of folds, refits and candidates.")] = 0,
     set_: Settings = None,
 ) -> None:
-    """Find the best mixture by the results of runs, or that they cannot tell.
+    """Find the best mixture by the results of runs, or report that they cannot tell.
 
-    Models of the metric are compared by their errors on runs that
-    they were not fitted on. The best shares are searched within the
-    caps and within what runs tried, with 95 % intervals.
+    Several models of the metric are compared by their errors on runs that they were not fitted on. The search for the best
+    shares stays within the caps and within the shares of the runs. Intervals hold 95 %.
 
     \b
     datapipe mixtures fit swarm/results.csv \\

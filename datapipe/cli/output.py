@@ -34,7 +34,7 @@ def report(
     html: Annotated[str | None, typer.Option("--html", metavar="FILE", help="Write the report as a page.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the report of the last run: what is kept, warnings. Of two outputs, what differs.
+    """Print the report of the last run, or compare two outputs.
 
     Every run also writes report.html into its output: the same with charts, one file for any browser.
 
@@ -43,8 +43,8 @@ def report(
     datapipe report OUTPUT --html report.html
     datapipe report runs/a runs/b
 
-    Of two outputs it shows which documents only one of them keeps, and why the other does not: the ablation of two mixtures
-    over the same data. Documents are the same where source, file and position are. --json has everything.
+    With two outputs it shows which documents only one of them keeps, and why the other does not: the ablation of two
+    mixtures over the same data. Two documents are the same if source, file and position are equal. --json has everything.
     """
     if html is not None and (full or as_json or other is not None):
         raise UserError("--html FILE goes with one OUTPUT, and without --full and --json: the page has everything")
@@ -120,7 +120,7 @@ def verify(
 ) -> None:
     """Compare every file of the newest snapshot with its checksum.
 
-    Every file is read, of all sequence lengths, and compared with the manifest too.
+    It reads every file of all sequence lengths, and also compares the files with the manifest.
     """
     from datapipe.quantities import counted
     from datapipe.shards.manifest import read_snapshot
@@ -155,7 +155,7 @@ def export(
         str | None,
         typer.Option(
             metavar="URL",
-            help="A new or empty folder, or the folder of the same export; or hf://datasets/OWNER/NAME on the hub.",
+            help="A new or empty folder, the folder of the same export, or hf://datasets/OWNER/NAME on the hub.",
         ),
     ] = None,
     source: Annotated[str | None, typer.Option(help="Only this source.")] = None,
@@ -182,17 +182,15 @@ def export(
             help="Write the card too: README.md and croissant.json. Without --format and --to: into OUTPUT itself.",
         ),
     ] = False,
-    public: Annotated[
-        bool, typer.Option("--public", help="With hf://: a data set that is created is public. Default: private.")
-    ] = False,
+    public: Annotated[bool, typer.Option("--public", help="With hf://: create a public data set. Default: private.")] = False,
     snapshot: SnapshotName = None,
     sequence_length: SequenceLength = None,
 ) -> None:
     """Write a snapshot in the format of another tool.
 
-    Of packed rows: megatron's .bin and .idx, parquet and arrow for datapipe's loader, jsonl, and mds for MosaicML streaming. Of
-    documents, with --text or of a run without a tokenizer: parquet and jsonl as the Hugging Face hub has them, and mds. Parquet
-    and jsonl have a README.md that `datasets.load_dataset` reads. The last line that is printed loads what was written.
+    Packed rows: megatron's .bin and .idx, parquet and arrow for datapipe's loader, jsonl, and mds for MosaicML streaming.
+    Documents, with --text or from a run without a tokenizer: parquet and jsonl in the form of the Hugging Face hub, and
+    mds. Parquet and jsonl have a README.md that `datasets.load_dataset` reads. The last printed line loads the export.
 
     \b
     datapipe export OUTPUT --format megatron --to megatron
@@ -201,8 +199,9 @@ def export(
     datapipe export OUTPUT --card
     datapipe export OUTPUT --format jsonl --to hf://…
 
-    An upload to the hub has the card. What is there is not uploaded again, so the same command goes on after a kill. The token
-    is HF_TOKEN, or that of `hf auth login`. The export is written beside OUTPUT first, and deleted when the upload is done.
+    An upload to the hub includes the card. Files that are already there are not sent again, so the same command continues
+    after a kill. The token is HF_TOKEN, or that of `hf auth login`. The export is first written beside OUTPUT, and deleted
+    after the upload.
     """
     from datapipe.report.card.write import report_of, write_card
     from datapipe.shards.manifest import read_snapshot, read_tokens

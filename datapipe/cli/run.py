@@ -232,12 +232,12 @@ def plan(
 ) -> None:
     """Show the steps of a run: what would run, why, for how long.
 
-    Nothing runs. The last line estimates how much would be written, and in which time, without
-    that of compiling the kernels, once on a machine. The document of --json has `steps`, `sources`,
-    `estimate` and `warnings`. `tasks` of a step is null until the step before is committed.
+    Nothing runs. The last line estimates the bytes and the time. The time excludes compiling the kernels, which happens
+    once on a machine. The document of --json has `steps`, `sources`,
+    `estimate` and `warnings`. `tasks` of a step is null until the step before it is committed.
 
-    --at shows a run of another size instead: its time and what limits it, tasks, requests, bytes and
-    dollars, by what the last run of the output measured. A sample of 10,000 documents is enough:
+    --at shows a run of another size instead: its time and its limits, tasks, requests, bytes and dollars. The
+    estimate follows from the last run of the output. A sample of 10,000 documents is enough:
 
     \b
     datapipe run mixture.yaml --output sample --limit 10000

@@ -23,8 +23,8 @@ def status(
 ) -> None:
     """Show how far a run is, from another terminal or machine.
 
-    It shows the process that holds the output, the steps, what each worker is at, what failed last, and the time left. Exit
-    status 3 for a run that was killed, stopped or failed. With --watch it is that of the run, where the run was not killed.
+    It shows the process that holds the output, the steps, the work of each worker, the last failure, and the time left. The
+    exit status is 3 for a run that was killed, stopped or failed. With --watch it is that of the run, unless it was killed.
 
     \b
     datapipe status runs/trial --watch 10
@@ -63,11 +63,11 @@ def snapshots(
     why: Annotated[str | None, typer.Option("--why", metavar="TEXT", help="With --pin: the reason.")] = None,
     unpin: Annotated[str | None, typer.Option("--unpin", metavar="DIGITS", help="Remove the pin of this snapshot.")] = None,
 ) -> None:
-    """List the snapshots of an output, and what changed; pin one.
+    """List the snapshots of an output with their changes, or pin one.
 
-    Each has the time of its publication, what it holds and its size. "its own" is the size of the
-    shards that no other snapshot has, where that is not all. A pinned snapshot stays, whatever
-    `datapipe clean` keeps, until it is unpinned. DIGITS are the first ones of its fingerprint.
+    Each line has the time of publication, the tokens or documents, and the size. "its own" is the size of the shards that
+    no other snapshot has, unless that is all. `datapipe clean` never deletes a pinned snapshot. DIGITS are the first digits
+    of its fingerprint.
 
     \b
     datapipe snapshots runs/trial --pin 3f2a81 --why "run 7"
@@ -101,16 +101,16 @@ def clean(
     output: OutputFolder,
     keep: Annotated[int, typer.Option(min=1, metavar="N", help="Number of the newest snapshots to keep.")] = 1,
     work: Annotated[
-        bool, typer.Option("--work", help="Delete also the files under work/ that only inspecting and further runs need.")
+        bool, typer.Option("--work", help="Also delete the files under work/ that only `inspect` and later runs need.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be deleted, and delete nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --work: delete without asking.")] = False,
 ) -> None:
     """Delete what the newest snapshots do not need.
 
-    That is older snapshots, their shards, and files of their tasks under work/. Loaders of the snapshots that stay go on. Tasks
-    of the last run stay, so that a stopped run resumes, and so do snapshots with a pin: see `datapipe snapshots --pin`. With
-    --work it leaves under work/ what a run with `execution.keep_work: none` leaves, lists what is no longer possible, and asks.
+    It deletes older snapshots, their shards, and the files of their tasks under work/. Open loaders of the others continue.
+    Tasks of the last run stay, so that a stopped run resumes, and so do pinned snapshots. With --work it leaves under work/
+    what a run with `execution.keep_work: none` leaves; it first lists what is then no longer possible, and asks.
     """
     from datapipe.quantities import counted, size
     from datapipe.report.snapshot_list import NAME_DIGITS, cleaning_lines, pin_line

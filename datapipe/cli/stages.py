@@ -98,7 +98,7 @@ def _kind_of_line(line: str) -> str:
 def schema() -> None:
     """Print the JSON Schema of the mixture file, for editors.
 
-    It has the options of every stage.
+    It includes the options of every stage.
     """
     print(json.dumps(mixture_schema(), indent=2))
 

@@ -46,7 +46,7 @@ def train(
         typer.Option(metavar="NAME", help="With a mixture: a source of negative examples. Default: all other sources."),
     ] = None,
     group_by: Annotated[
-        str, typer.Option(metavar="FIELD", help="Keep documents with the same value on the same side: trained on, or held out.")
+        str, typer.Option(metavar="FIELD", help="Documents with the same value of FIELD are all trained on, or all held out.")
     ] = "",
     held_out: Annotated[
         str, typer.Option(metavar="SHARE", help="Share of the documents to measure with. They are not trained on.")
@@ -72,8 +72,8 @@ def train(
 ) -> None:
     """Train a classifier on labelled documents, and measure it.
 
-    The same documents and options give the same bytes. Figures are
-    those of documents that were not trained on.
+    The same documents and options give the same bytes. The figures are those of documents that the model was not trained
+    on.
 
     \b
     datapipe classifier train "data/*.jsonl" --output hq.model
@@ -168,8 +168,8 @@ def annotate(
 ) -> None:
     """Score a sample of documents with a language model, to train on.
 
-    The server speaks the chat completions of OpenAI, as vLLM, SGLang and llama.cpp do. Every answer
-    is kept: the same command goes on where it was stopped, and asks nothing twice.
+    The server speaks the chat completions of OpenAI, as vLLM, SGLang and llama.cpp do. Every answer is kept: the same
+    command continues where it was stopped, and asks nothing twice.
 
     \b
     datapipe classifier annotate MIXTURE.yaml --sample 2000 \\
@@ -303,7 +303,7 @@ def tokenizer_train(
 ) -> None:
     """Train a byte-level BPE tokenizer from files, and measure it.
 
-    It is measured on documents that are held out from training.
+    The figures are those of documents that it was not trained on.
 
     \b
     datapipe tokenizer train "data/*.jsonl" \\

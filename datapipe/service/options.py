@@ -21,14 +21,14 @@ class ServeOptions:
     tokens: Path | None = _option(
         None, "File of tokens and what each may read. Changes are read while the service runs.", metavar="FILE"
     )
-    status_port: int | None = _option(None, "HTTP: /healthz, /readyz, /metrics. None by default.", min=0, max=65535)
+    status_port: int | None = _option(None, "Port for HTTP: /healthz, /readyz, /metrics. Default: none.", min=0, max=65535)
     streams: int = _option(256, "Maximum number of streams of all clients at a time.", min=1)
     client_streams: int = _option(64, "Maximum number of streams of one client at a time.", min=1)
     batch_bytes: int = _option(1 << 30, "Maximum size of a batch of one rank.", metavar="SIZE", shown="1GiB")
     memory_bytes: int = _option(
         4 << 30, "Maximum memory of what all streams build and send.", "--memory", metavar="SIZE", shown="4GiB"
     )
-    drain_s: float = _option(30.0, "Time for streams to end after SIGTERM.", "--drain", metavar="SECONDS", min=0)
+    drain_s: float = _option(30.0, "Seconds that streams have to end after SIGTERM.", "--drain", metavar="SECONDS", min=0)
     shares_files: bool = _option(True, "Do not let clients on this machine read the files.", " /--no-files", show_default=False)
     cache_bytes: int | None = _option(
         None, "Maximum size of the local copy of outputs on object stores. Default: 16GiB.", metavar="SIZE"

@@ -132,10 +132,9 @@ def _found(stages: Mapping[str, Ngram], sets: Sequence[EvaluationSet], texts: Se
     rows.append([f"found in clean prose, {len(clean):,} documents", *wrong])
     header = (f"{len(plants.texts):,} items, planted as", *found)
     note = "Shares of the planted items that are found."
-    kept_in = "tests/benchmarks/README.md"
+    kept_in = "stages/decontaminate/README.md"
     yield Table(title="Decontamination by form", note=note, header=header, rows=rows, kept_in=kept_in)
     header, rows = ("benchmark", "items", "undetectable", *found), _by_set(stages, sets, plants, found)
-    kept_in = "stages/decontaminate/README.md"
     yield Table(title="Decontamination by benchmark", note=note, header=header, rows=rows, kept_in=kept_in)
 
 

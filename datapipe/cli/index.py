@@ -109,7 +109,7 @@ def _take_down_from_output(root: Root, named: list[str]) -> None:
     snapshot, done = take_down(root, named)
     note = complete_about(root, snapshot)
     for stage, num_rows in done.rows.items():
-        show(f"{stage}: {num_rows:,} rows of the index deleted")
+        show(f"{stage}: {counted(num_rows, 'row')} of the index deleted")
     before = f"; {done.num_before:,} were taken down before" if done.num_before else ""
     show(f"{done.num_new:,} of {counted(done.num_documents, 'document')} taken down{before}")
     if note:

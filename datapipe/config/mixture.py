@@ -137,14 +137,14 @@ class DocumentsSpec(Record):
 
 
 class PublishSpec(Record):
-    """When a run that follows its sources (`--follow`) publishes what is new. Without keys: as soon as there is something."""
+    """When a run that follows its sources (`--follow`) publishes new documents. Without keys: as soon as there are any."""
 
     min_tokens: Count | None = Field(
         default=None,
-        description="Number of new tokens that are published: 1B. It is estimated from the bytes of the new files.",
+        description="Publish after this number of new tokens: 1B. It is estimated from the bytes of the new files.",
     )
     or_every: Duration | None = Field(
-        default=None, description="Time since the last snapshot after which fewer tokens are published, too: 30min, 6h, 2d."
+        default=None, description="Publish fewer tokens after this time since the last snapshot: 30min, 6h, 2d."
     )
 
 

@@ -29,7 +29,7 @@ class FimSpec(Record):
         "prefix, suffix, middle (PSM).",
     )
     at: Literal["characters", "tokens"] = Field(
-        default="characters", description="What the two cuts are between. characters: each part is encoded separately."
+        default="characters", description="Cut between characters or tokens. characters: each part is encoded separately."
     )
     min_chars: int = Field(default=0, ge=0, description="Minimum number of characters of a document to reorder.")
     tokens: Texts = Field(

@@ -53,7 +53,7 @@ class ChatTemplateSpec(Record):
     special_tokens: dict[str, str] = Field(default_factory=dict, description="Variables of the template: {bos_token: <s>}.")
     control_tokens: Texts = Field(default=(), description="Tokens that it may write. Default: those of the form <|…|> in it.")
     lacking: Literal["refuse", "text"] = Field(
-        default="refuse", description="Other tokens of the form <|…|> in it. refuse: an error. text: they are text."
+        default="refuse", description="Other tokens of the form <|…|> in it. refuse: an error. text: they become text."
     )
 
     def options(self) -> dict[str, Any]:

@@ -91,14 +91,14 @@ Collected = Annotated[
 
 
 class SyntheticSpec(Record):
-    """The model that wrote a corpus, and what it was asked."""
+    """The model that wrote a corpus, and its prompt."""
 
     model: str = Field(min_length=1, description="Name of the model: a name on the hub, or of an API with its version.")
     prompt: str | None = Field(default=None, min_length=1, description="The prompt, or its URL or file name.")
 
 
 class CostSpec(Record):
-    """What the text of a source cost, in US dollars. One of the two is given."""
+    """What the text of a source cost, in US dollars. Give one of the two keys."""
 
     usd: float | None = Field(default=None, ge=0, description="US dollars for the whole corpus.")
     usd_per_million_tokens: float | None = Field(

@@ -104,8 +104,8 @@ class Source(Record):
     )
     learn: Literal["all", "assistant", "last"] | None = Field(
         default=None,
-        description="With messages, what a loss counts. assistant (default): what assistants write. last: the last "
-        "answer. all: every token.",
+        description="With messages, the tokens that a loss counts. assistant (default): those of assistants. "
+        "last: those of the last answer. all: every token.",
     )
     tools: str | None = Field(
         default=None,
@@ -145,7 +145,7 @@ class Source(Record):
     )
     max_tokens: Count | None = Field(
         default=None,
-        description="The most tokens to train on: 10B. Documents count in the order of their shuffle, as long as they fit.",
+        description="Maximum tokens to train on: 10B. Documents are taken in shuffled order until one does not fit.",
     )
     strata: StrataSpec | None = Field(
         default=None,
@@ -166,14 +166,14 @@ class Source(Record):
     )
     max_document_tokens: Count | None = Field(
         default=None,
-        description="With messages, the most tokens of a conversation, with those that begin and end documents. Default: no "
+        description="With messages, maximum tokens of a conversation, with those that begin and end documents. Default: no "
         "limit; a conversation above pack.sequence_length is then cut anywhere.",
     )
     longer: Literal["cut", "drop"] = Field(
         default="cut",
         exclude_if=lambda value: value == "cut",
-        description="With max_document_tokens, longer conversations. cut: behind the last whole answer that fits, which needs "
-        "learn: assistant; one whose first answer does not fit is dropped. drop: all are.",
+        description="With max_document_tokens, what happens to longer conversations. cut: cut behind the last whole answer "
+        "that fits, or drop if the first does not fit; needs learn: assistant. drop: drop all of them.",
     )
     license: License | None = Field(
         default=None,

@@ -108,7 +108,7 @@ def bounds(folder: Path) -> Iterator[Bound]:
     _write(paths["few"], ({"question": item.question} for item in items))
     _write(paths["many"], ({"question": f"{item.question} {number}"} for number in range(20) for item in items))
     clean = [batch(made_up_texts(3_000).to_pylist()[500:])]
-    few, many = (Ngram(against=(str(path),), profile="strict") for path in paths.values())
+    few, many = (Ngram(against=(path,), profile="strict") for path in paths.values())
     few_s, many_s = both_best_s(lambda: _process(few, clean), lambda: _process(many, clean), 3)
     yield Bound(name="decontaminate.ngram, twenty times the items", ratio=many_s / few_s, most=3)
     yield Bound(name="decontaminate.ngram, planted items found", ratio=len(found_by(few, texts[:100])) / 100, least=1)

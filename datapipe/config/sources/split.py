@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 from datapipe.cell_names import DEFAULT
 from datapipe.config.fields import Count, Record, Weight, as_tuple, parse_weight
@@ -30,7 +30,8 @@ OF_CELLS = ("tokens", "documents")
 _MOST_AXES = 8
 
 
-def _below_limit(value: Any) -> Any:
+def below_limit(value: Any) -> Any:
+    """A number of repeats or epochs. Raises ValueError for one of 2^40 or more."""
     if value >= 1 << 40:
         raise ValueError("expected a number below 2^40")
     return value
@@ -67,21 +68,12 @@ class AxisSpec(Record):
         return bool(self.bounds) or self.quantiles is not None
 
 
-_AXIS_SCHEMA = {
-    "type": "object",
-    "properties": {
-        "column": {"type": "string", "minLength": 1},
-        "bounds": {"type": "array", "items": {"type": "number"}},
-        "quantiles": {"type": "integer", "minimum": 2, "maximum": 100},
-    },
-    "required": ["column"],
-    "additionalProperties": False,
-}
 Axis = Annotated[
     AxisSpec,
-    BeforeValidator(lambda value: {"column": value} if isinstance(value, str) else value),
+    BeforeValidator(
+        lambda value: {"column": value} if isinstance(value, str) else value, json_schema_input_type=str | AxisSpec
+    ),
     PlainSerializer(lambda axis: axis.model_dump(exclude_defaults=True) if axis.has_numbers else axis.column),
-    WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1}, _AXIS_SCHEMA]}),
 ]
 
 
@@ -103,7 +95,7 @@ def _by_pattern(value: Any) -> Any:
     return value
 
 
-Repeats = Mapping[str, Annotated[Weight, AfterValidator(_below_limit)]]
+Repeats = Mapping[str, Annotated[Weight, AfterValidator(below_limit)]]
 
 
 class SplitSpec(Record):
@@ -119,14 +111,14 @@ class SplitSpec(Record):
         default=None,
         description="How the cells divide the weight of the source: by pattern, {default: 1, 'en/*/19': 3}; by a rule over "
         "tokens, documents and columns, 'tokens * quality^2'; or by a table, weights.csv, with the columns cell or those of "
-        "`by`, weight, repeat, max_epochs. Default: in proportion to the rows of an epoch.",
+        "`by`, weight, repeat, max_epochs, max_tokens. Default: in proportion to the rows of an epoch.",
     )
     repeat: Repeats = Field(
         default_factory=dict,
         description="How often an epoch draws the documents of cells, by pattern: {'*/*/19': 2.5}. Default: once. 2.5: each "
         "document twice, and half of them, chosen by keyed hash, a third time.",
     )
-    max_epochs: Mapping[str, Annotated[float, Field(gt=0), AfterValidator(_below_limit)]] = Field(
+    max_epochs: Mapping[str, Annotated[float, Field(gt=0), AfterValidator(below_limit)]] = Field(
         default_factory=dict, description="Maximum number of epochs of cells, by pattern. Default: that of the source."
     )
     max_tokens: Mapping[str, Count] = Field(

@@ -130,10 +130,10 @@ class Chat(Filter):
         return tuple(map(_last, self.messages))
 
     def process(self, batch: DocumentBatch) -> FilterResult:
-        template, plain = self._template, PlainConversations.of(batch.texts, self._fields)
+        template, plain = self._template, PlainConversations.of(batch.texts, self._fields, _last(self.tools))
         filling, is_left = Filling(batch.num_docs, plain.offsets, plain.data), np.ones(batch.num_docs, np.bool_)
         for key, rows in plain.by_form():
-            if (form := template.form_of(key, self.learn)) is not None:
+            if (form := template.form_of(key, self.learn)) is not None and not form.made:
                 filling.add(form, rows, plain.firsts[rows])
                 is_left[rows] = False
         failed: dict[int, str] = {}

@@ -12,7 +12,7 @@ import pytest
 
 from stages.extract._chat.sandbox import TODAY
 from stages.extract._chat.templates import BUILT_IN, ChatTemplate, built_in
-from tests.support.chats import TOKENS, conversations, encoded, encoded_by_transformers, tokenizer_of
+from tests.support.chats import TOKENS, conversations, encoded, encoded_by_transformers, rendered, tokenizer_of
 
 pytestmark = pytest.mark.needs("transformers")
 
@@ -37,7 +37,7 @@ def test_built_in_templates_give_the_ids_and_mask_of_transformers(name: str, cou
     encoder, fast = tokenizer_of(TOKENS[name])
     template = ChatTemplate.load(built_in(name), SPECIAL, encoder.control_tokens)
     for messages, tools in conversations(count):
-        found = encoded(encoder, template.render(messages, tools, "assistant"))
+        found = encoded(encoder, rendered(template, messages, tools, "assistant"))
         assert found == encoded_by_transformers(fast, built_in(name), messages, tools)
 
 
@@ -98,7 +98,7 @@ def test_templates_without_generation_tags_give_the_ids_of_transformers(name: st
     encoder, fast = tokenizer_of(tokens)
     template = ChatTemplate.load(source, SPECIAL, encoder.control_tokens)
     for messages, tools in conversations(60):
-        ids, learned = encoded(encoder, template.render(messages, tools, "all"))
+        ids, learned = encoded(encoder, rendered(template, messages, tools, "all"))
         assert ids == encoded_by_transformers(fast, source, messages, tools)[0]
         assert all(learned)
 
@@ -122,5 +122,5 @@ def test_templates_within_transformers_give_its_ids() -> None:
         template = ChatTemplate.load(source, SPECIAL, encoder.control_tokens)
         for messages, _ in conversations(20):
             in_parts = [{**m, "content": [{"type": "text", "text": m.get("content", "")}]} for m in messages]
-            ids, _ = encoded(encoder, template.render(in_parts, None, "all"))
+            ids, _ = encoded(encoder, rendered(template, in_parts, None, "all"))
             assert ids == encoded_by_transformers(fast, source, in_parts, None)[0]

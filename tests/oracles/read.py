@@ -159,17 +159,18 @@ _PLAIN_MEMBER = re.compile(rb"%(s)b%(t)b%(s)b:%(s)b(?:%(t)b|null)%(s)b" % {b"s":
 _PLAIN_OBJECT = re.compile(rb"%(s)b\{(%(m)b(?:,%(m)b)*)\}%(s)b" % {b"s": _BLANKS, b"m": _PLAIN_MEMBER.pattern})
 
 
-def plain_messages(line: bytes, head: bytes, kinds: dict[bytes, int]) -> list[tuple[int, int, int]]:
-    """The kind of the role, and the span of the content, of each message of a plain conversation; none of another one."""
+def plain_messages(line: bytes, head: bytes, kinds: dict[bytes, int], roles: dict[bytes, int]) -> list[tuple[int, int, int]]:
+    """The kind of the role, and the span of the content, of each message of a plain conversation without calls and tools; none
+    of another one. `kinds` of members: 1 must be null, 2 has the role, 3 the content."""
     whole = rb"%b%b\[(%b(?:,%b)*)\]%b\}" % (re.escape(head), _BLANKS, _PLAIN_OBJECT.pattern, _PLAIN_OBJECT.pattern, _BLANKS)
     match, found = re.fullmatch(whole, line), []
     for message in _PLAIN_OBJECT.finditer(line, match.start(1), match.end(1)) if match else ():
         members = list(_PLAIN_MEMBER.finditer(line, message.start(1), message.end(1)))
         own = {kind: [each for each in members if kinds.get(each[1]) == kind] for kind in (1, 2, 3)}
-        has_text = all(len(own[kind]) == 1 and own[kind][0][2] is not None for kind in (1, 2))
-        is_plain = has_text and all(each[2] is None for each in own[3]) and all(b"\\" not in each[1] for each in members)
-        role = kinds.get(own[1][0][2], 0) if is_plain else 0
-        if role < 4:
+        has_text = all(len(own[kind]) == 1 and own[kind][0][2] is not None for kind in (2, 3))
+        is_plain = has_text and all(each[2] is None for each in own[1]) and all(b"\\" not in each[1] for each in members)
+        role = roles.get(own[2][0][2], 0) if is_plain else 0
+        if not role or (found and role == found[-1][0] == roles[b"user"]):
             return []
-        found.append((role, *own[2][0].span(2)))
+        found.append((role, *own[3][0].span(2)))
     return found

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from tokenizers import AddedToken, Tokenizer
 
@@ -14,6 +15,8 @@ from datapipe.columns import text_buffers
 from datapipe.stage.segments import SEGMENTS_TYPE, segments_of, text_and_segments
 from datapipe.tokens import Encoder
 from datapipe.tokens.segments import encode_segments
+from stages.extract._chat.filling import Filling
+from stages.extract._chat.templates import ChatTemplate, Learn
 from tests.support.chat_tokenizer import chat_tokenizer
 
 Message = dict[str, Any]
@@ -94,6 +97,21 @@ def _conversation(rng: random.Random, words: tuple[str, ...]) -> tuple[list[Mess
             messages.append({"role": "tool", "tool_call_id": identity, "name": "get_weather", "content": text()})
         messages.append({"role": "assistant", "content": text(), **reasoning})
     return (messages if rng.random() < 0.9 else messages[:-1]), tools
+
+
+def rendered(template: ChatTemplate, messages: list[Message], tools: list[Any] | None, learn: Learn) -> list[dict[str, Any]]:
+    """The segments of a conversation by a template, each with its text or its token."""
+    filling = Filling(1, np.zeros(1, np.int64), np.zeros(0, np.uint8))
+    form, texts = template.filled(messages, tools, learn)
+    filling.add_texts(form, 0, texts)
+    columns = filling.columns()
+    text, rows = columns[0][0].as_py().encode(), columns[1][0].as_py()
+    stops = [*(row["start"] for row in rows[1:]), len(text)]
+    shown = [
+        {"text": text[row["start"] : stop].decode()} if row["token"] is None else {"token": row["token"]}
+        for row, stop in zip(rows, stops)
+    ]
+    return [{**each, "learn": row["learned"]} for each, row in zip(shown, rows)]
 
 
 @cache

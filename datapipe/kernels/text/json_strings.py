@@ -35,7 +35,7 @@ def measure_quoted(offsets: Int64s, data: UInt8s, out: Int64sOut) -> None:
 
 
 @inline
-def _write_escape(byte, out, end):
+def write_escape(byte, out, end):
     """Writes the escape of a byte; returns the new end."""
     out[end] = 92
     if byte >= 32:
@@ -65,7 +65,7 @@ def write_quoted(offsets: Int64s, data: UInt8s, out: UInt8sOut) -> None:
             copy_into(out[end : end + k - first], data[first:k])
             end += k - first
             if k < stop:
-                end = _write_escape(data[k], out, end)
+                end = write_escape(data[k], out, end)
                 k += 1
         out[end] = 34
         end += 1

@@ -99,7 +99,7 @@ def _skip_value(data, offset, stop):
 
 
 @inline
-def _code_unit(data, offset):
+def code_unit(data, offset):
     unit = 0
     for k in range(offset, offset + 4):
         byte = np.int64(data[k])
@@ -127,10 +127,10 @@ def unescape(data, offset, stop, out, end):
             out[end] = 9 if byte == 116 else letter
             offset, end = offset + 2, end + 1
             continue
-        code = _code_unit(data, offset + 2)
+        code = code_unit(data, offset + 2)
         offset += 6
         if 0xD800 <= code < 0xDC00 and offset + 6 <= stop and data[offset] == 92 and data[offset + 1] == 117:
-            code = 0x10000 + ((code - 0xD800) << 10) + ((_code_unit(data, offset + 2) - 0xDC00) & 0x3FF)
+            code = 0x10000 + ((code - 0xD800) << 10) + ((code_unit(data, offset + 2) - 0xDC00) & 0x3FF)
             offset += 6
         end = write_character(code, out, end)
     return end

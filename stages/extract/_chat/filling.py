@@ -11,11 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import texts_from
-from datapipe.kernels.read.conversations import strip_spans
+from datapipe.kernels.text.json_strings import quoted
 from datapipe.kernels.text.replace import copy_spans
+from datapipe.kernels.text.strip import strip_spans
 from datapipe.stage.segments import Segments
 
-RAW, STRIPS_START, STRIPS_END = 0, 1, 2
+RAW, STRIPS_START, STRIPS_END, ESCAPED = 0, 1, 2, 4
 
 _SLOT, _STRIPS, _START, _STOP, _TOKEN, _LEARNED = range(6)
 _CONSTANT, _WITHIN, _TEXT = -1, -2, -1
@@ -23,7 +24,7 @@ _LINE_END = 10
 
 
 class Gap(NamedTuple):
-    """Where a text goes, and which white space around it does not."""
+    """Where a text goes, which white space around it does not, and whether it is escaped as JSON has it between quotes."""
 
     slot: int
     strips: int
@@ -38,7 +39,7 @@ class Form(NamedTuple):
     end. The token of the segment that the piece begins, or `_TEXT`, and whether it is learned; `_WITHIN` where none begins."""
     tokens: tuple[str, ...]
     made: Sequence[Any] = ()
-    """What fills the slots behind those of a conversation (`forms.py`)."""
+    """What fills the slots behind those of a conversation: objects in other forms (`forms.py`)."""
 
     @classmethod
     def of(cls, segments: Iterable[tuple[Mapping[str, Any], Sequence[str | Gap]]], made: Sequence[Any] = ()) -> Self:
@@ -61,20 +62,6 @@ class Form(NamedTuple):
     def of_segments(cls, segments: Iterable[Mapping[str, Any]]) -> Self:
         """A form without gaps."""
         return cls.of((segment, [segment.get("text", "")]) for segment in segments)
-
-    def segments(self, texts: Sequence[str]) -> list[dict[str, Any]]:
-        """The segments with texts in their gaps, as a stage returns them."""
-        made: list[dict[str, Any]] = []
-        for slot, strips, start, stop, token, learned in self.pieces.tolist():
-            text = self.constants[start:stop].decode() if slot == _CONSTANT else str(texts[slot])
-            text = text.lstrip() if strips & STRIPS_START else text
-            text = text.rstrip() if strips & STRIPS_END else text
-            if token == _WITHIN:
-                made[-1]["text"] += text
-            else:
-                made.append({"text": text} if token == _TEXT else {"token": self.tokens[token]})
-                made[-1]["learn"] = learned == 1
-        return made
 
 
 NOTHING = Form.of(())
@@ -122,6 +109,7 @@ class Filling:
         starts[gaps] = np.where(strips[gaps] & STRIPS_START, inner_starts[slots], offsets[slots])
         stops[gaps] = np.where(strips[gaps] & STRIPS_END, inner_stops[slots], offsets[slots + 1])
 
+        source = _escape(gaps[strips[gaps] & ESCAPED != 0], starts, stops, source)
         _leave_out_line_ends(tokens, documents, starts, stops, source)
         ends = np.append(0, np.cumsum(stops - starts))
         copied, text_offsets = np.empty(ends[-1], np.uint8), ends[np.append(begins, len(documents))]
@@ -143,6 +131,16 @@ class Filling:
             pieces.append(shifted)
             num_bytes, num_tokens = num_bytes + len(form.constants), num_tokens + len(form.tokens)
         return np.ascontiguousarray(np.concatenate(pieces).T)
+
+
+def _escape(pieces: np.ndarray, starts: np.ndarray, stops: np.ndarray, source: np.ndarray) -> np.ndarray:
+    """The source with the texts of pieces as JSON has them behind it, and the spans of these texts between their quotes."""
+    offsets = np.append(0, np.cumsum(stops[pieces] - starts[pieces]))
+    copied = np.empty(offsets[-1], np.uint8)
+    copy_spans(starts[pieces], stops[pieces], source, copied)
+    ends, written = quoted(offsets, copied)
+    starts[pieces], stops[pieces] = len(source) + ends[:-1] + 1, len(source) + ends[1:] - 1
+    return np.concatenate([source, written]) if len(pieces) else source
 
 
 def _leave_out_line_ends(

@@ -6,8 +6,8 @@
 
 What a template compares, cuts, counts, encodes or calls a method of would depend on the text. `FormEnvironment`
 refuses all of these for texts with a stand-in, so a rendering that passes depends on the form alone: which roles
-and members there are, and which texts are empty or white space. Two readings give another stand-in: of the text
-without the white space around it, and of what `tojson` makes of a value. Tools, and arguments of calls, stand in as
+and members there are, and which texts are empty or white space. Two readings give other stand-ins: of the text
+without the white space around it, and of what `tojson` makes of values. Tools, and arguments of calls, stand in as
 a whole.
 """
 
@@ -22,13 +22,15 @@ from jinja2.runtime import Macro, Undefined
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from stages.extract._chat.filling import RAW, STRIPS_END, STRIPS_START, Form, Gap
+from stages.extract._chat.filling import ESCAPED, RAW, STRIPS_END, STRIPS_START, Form, Gap
 from stages.extract._chat.marks import STRIPS, Marks, has_private, mark_tree, marking_environment
 from stages.extract._chat.sandbox import COUNTED, ChatEnvironment, Renderer, TemplateError, filtered, to_json
 
 _FIRST_STAND_IN, _FIRST_MADE = 0xF0000, 0xF8000
 _STAND_INS = re.compile("([\U000f0000-\U000fffff])")
 _SURROGATES = re.compile("[\ud800-\udfff]")
+_OBJECT = "\U000fffff"
+_QUOTED = re.compile(f'"{_OBJECT}(.)"')  # an object in what `to_json` writes
 _SPELLED = re.compile(r"\\U000f[0-9a-f]{4}")  # a stand-in in what Python writes for a list or an object
 MOST_MESSAGES = 256
 _MOST_SLOTS = (_FIRST_MADE - _FIRST_STAND_IN) // 2
@@ -43,6 +45,9 @@ _OF_KINDS = ("defined", "undefined", "none", "string", "mapping", "iterable", "s
 _KEEPING = ("string", "default", "d")
 """Filters that give a text as it is."""
 _OF_LISTS = ("length", "count", "first", "last", "list", "default", "d", COUNTED)
+
+_JSON_OPTIONS = {"ensure_ascii": False, "indent": None, "separators": None, "sort_keys": False}
+"""Those of `to_json`, with which objects are written (`Forms.filled`)."""
 
 EMPTY, WHITE, OTHER = range(3)
 """Classes of texts: of the second kind are those of white space alone."""
@@ -75,15 +80,11 @@ class Opaque(dict[str, Any]):
         return True
 
 
-class Written:
-    """What `to_json` makes of a value with stand-ins."""
+class Written(NamedTuple):
+    """What `to_json` makes of an object, with other options than its own."""
 
-    def __init__(self, value: Any, options: dict[str, Any]) -> None:
-        self._value, self._options = value, options
-
-    def text(self, leaves: Sequence[Any]) -> str:
-        value = self._value
-        return to_json(leaves[value.number] if type(value) is Opaque else _filled(value, leaves), **self._options)
+    slot: int
+    options: tuple[tuple[str, Any], ...]
 
 
 def _refuse(*_: Any) -> NoReturn:
@@ -107,13 +108,13 @@ class Forms:
     ) -> tuple[Form, list[str]] | None:
         """The form of a conversation and the texts for its gaps; None where its form does not decide its segments."""
         leaves: list[Any] = []
-        key = _key_of(messages, tools, leaves)
+        key = key_of(messages, tools, leaves)
         form = None if key is None else self.of(key, learn)
         if form is None:
             return None
-        made = [each.text(leaves) for each in form.made]
-        texts = ["" if isinstance(leaf, dict) else leaf for leaf in leaves] + made
-        return (form, texts) if sum(map(len, made)) < MOST_CHARS else None
+        texts = [to_json(leaf) if isinstance(leaf, dict) else leaf for leaf in leaves]
+        texts += [to_json(leaves[each.slot], **dict(each.options)) for each in form.made]
+        return (form, texts) if sum(map(len, texts)) < MOST_CHARS else None
 
     def _form(self, key: FormKey, learn: str) -> Form | None:
         numbers = iter(range(_MOST_SLOTS))
@@ -129,7 +130,7 @@ class Forms:
         return Form.of([(segment, _parts_of(segment.get("text", ""), gaps)) for segment in segments], written)
 
 
-def _key_of(messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None, leaves: list[Any]) -> FormKey | None:
+def key_of(messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None, leaves: list[Any]) -> FormKey | None:
     """The form of a conversation, and its texts and objects as `leaves`; None where it is too large, or has other members or
     a character that a mark needs."""
     if len(messages) > MOST_MESSAGES:
@@ -196,17 +197,6 @@ def _gap_of(code: int, gaps: Sequence[Gap]) -> Gap:
     return Gap((code - _FIRST_STAND_IN) // 2, RAW) if code < _FIRST_MADE else gaps[code - _FIRST_MADE]
 
 
-def _filled(value: Any, leaves: Sequence[Any]) -> Any:
-    """A value with texts and objects in the places of stand-ins."""
-    if isinstance(value, str):
-        return value if value.isascii() else _STAND_INS.sub(lambda found: leaves[_gap_of(ord(found[0]), ()).slot], value)
-    if isinstance(value, Opaque):
-        return leaves[value.number]
-    if isinstance(value, dict):
-        return {_filled(key, leaves): _filled(each, leaves) for key, each in value.items()}
-    return [_filled(each, leaves) for each in value] if isinstance(value, list | tuple) else value
-
-
 def can_have_forms(written: str) -> bool:
     """Whether a template spells no stand-in itself."""
     return _STAND_INS.search(written) is None
@@ -260,16 +250,15 @@ class FormEnvironment(ChatEnvironment):
         if code < _FIRST_STAND_IN:
             return character
         gap = _gap_of(code, self.made)
-        if code < _FIRST_MADE and code % 2:  # white space alone
+        if (code < _FIRST_MADE and code % 2) or (isinstance(gap, Gap) and gap.strips & ESCAPED):  # white space alone
             raise _refusal()
         return self._made(gap._replace(strips=gap.strips | strips)) if isinstance(gap, Gap) else character
 
     def _made(self, what: Any) -> str:
         """A stand-in for it."""
-        known = [each if isinstance(each, Gap) else None for each in self.made]
-        number = known.index(what) if what in known else len(known)
-        if number == len(known):
+        if what not in self.made:
             self.made.append(what)
+        number = self.made.index(what)
         if number >= _MOST_SLOTS:
             raise _refusal()
         return chr(_FIRST_MADE + number)
@@ -277,9 +266,34 @@ class FormEnvironment(ChatEnvironment):
     def _to_json(self, value: Any, *args: Any, **kwargs: Any) -> str:
         if not _holds(value):
             return to_json(value, *args, **kwargs)
-        if args or _holds(list(kwargs.values())) or not _can_wait(value):
+        if args or _holds(list(kwargs.values())) or not kwargs.keys() <= _JSON_OPTIONS.keys():
             raise _refusal()
-        return self._made(Written(value, kwargs))
+        options = {name: each for name, each in kwargs.items() if each is not _JSON_OPTIONS[name]}
+        if options and isinstance(value, Opaque):
+            return self._made(Written(value.number, tuple(options.items())))
+        if "ensure_ascii" in options:
+            raise _refusal()
+        return _QUOTED.sub(r"\1", to_json(self._in_json(value, can_have_objects=not options), **options))
+
+    def _in_json(self, value: Any, *, can_have_objects: bool) -> Any:
+        """A value with other stand-ins: of texts as JSON has them between quotes, and of objects as JSON."""
+        if isinstance(value, str):
+            return _STAND_INS.sub(self._escaped, value)
+        if isinstance(value, Opaque) and can_have_objects:
+            return _OBJECT + self._made(Gap(value.number, RAW))
+        if isinstance(value, dict) and not isinstance(value, Opaque) and not _holds(list(value)):
+            return {key: self._in_json(each, can_have_objects=can_have_objects) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._in_json(each, can_have_objects=can_have_objects) for each in value]
+        if isinstance(value, int | float | None):
+            return value
+        raise _refusal()
+
+    def _escaped(self, found: re.Match[str]) -> str:
+        gap = _gap_of(ord(found[0]), self.made)
+        if not isinstance(gap, Gap) or gap.strips & ESCAPED:
+            raise _refusal()
+        return self._made(gap._replace(strips=gap.strips | ESCAPED))
 
     def refuse_reading(self) -> None:
         """Takes the place of filters and tests with those that refuse stand-ins."""
@@ -331,15 +345,6 @@ def _holds(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return any(map(_holds, value))
     return isinstance(value, Iterable) and not isinstance(value, Undefined)  # what can be read only once, and views
-
-
-def _can_wait(value: Any) -> bool:
-    """Whether a value may become JSON when its texts are known: it has no other stand-ins, and no marks."""
-    if isinstance(value, str):
-        return value.isascii() or not (has_private(value) or any(ord(each) >= _FIRST_MADE for each in value))
-    if isinstance(value, dict) and not isinstance(value, Opaque):
-        return all(map(_can_wait, value)) and all(map(_can_wait, value.values()))
-    return all(map(_can_wait, value)) if isinstance(value, list | tuple) else isinstance(value, Opaque | int | float | None)
 
 
 class _Watching(NodeTransformer):

@@ -1,52 +1,54 @@
-"""The plain conversations of a batch: messages of a role and a content alone, in an order that is right.
+"""The plain conversations of a batch: messages, calls and tools of the form of OpenAI, in an order that is right.
 
-    JSON of a field ─▶ `datapipe/kernels/read/conversations.py` ─▶ roles, contents ─▶ conversations by the key of their form
+    JSON of fields ─▶ `datapipe/kernels/read/conversations.py` ─▶ texts and objects ─▶ conversations by the key of their form
 
 All others are read one by one (`messages.py`, `order.py`), with the same result for plain ones.
 """
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Self
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import text_buffers
-from datapipe.kernels.read.conversations import (
-    CONTENT,
-    FIRST_CODE,
-    NULL,
-    ROLE,
-    Names,
-    find_messages,
-    strip_spans,
-    write_contents,
-)
-from datapipe.kernels.types import input_record
-from stages.extract._chat.forms import EMPTY, MOST_CHARS, MOST_MESSAGES, OTHER, WHITE, FormKey
+from datapipe.kernels.read import conversations as kernels
+from datapipe.kernels.read.conversations import Leaves, Names, Scratch, find_leaves, write_leaves
+from datapipe.kernels.text.strip import strip_spans
+from datapipe.kernels.types import first_rows, input_record, room_for
+from stages.extract._chat.forms import EMPTY, MOST_CHARS, MOST_MESSAGES, OTHER, WHITE, FormKey, key_of
 from stages.extract._chat.messages import CALLS, CONTENTS, OWN_TEXTS, REASONING, ROLE_NAMES, ROLE_OF
 
-_ROLES = ("system", "developer", "user", "assistant")
-_USER, _ASSISTANT = map(_ROLES.index, ("user", "assistant"))
-_CLASSES = 3
+_ROLES = {getattr(kernels, name.upper()): name for name in ("system", "developer", "user", "assistant", "tool")}
+_OWN_TEXTS = dict(zip((kernels.RESULT_OF, kernels.OWN_NAME), OWN_TEXTS))
+_EXAMPLES = {EMPTY: "", WHITE: " ", OTHER: "a"}  # of the classes of texts
 
 
-def _names() -> Names:
-    kinds = dict.fromkeys(ROLE_NAMES, ROLE) | dict.fromkeys(CONTENTS, CONTENT) | dict.fromkeys(OWN_TEXTS, NULL)
-    kinds |= dict.fromkeys((*CALLS, *REASONING), NULL)
-    kinds |= {name: FIRST_CODE + _ROLES.index(role) for name, role in ROLE_OF.items() if role in _ROLES}
-    texts = [name.encode() for name in kinds]
+@lru_cache(maxsize=8)
+def _names(tools: str) -> Names:
+    """`tools`: the field with the tools."""
+    of_calls = {"id": kernels.ID, "function": kernels.FUNCTION, "name": kernels.NAME, "arguments": kernels.ARGUMENTS}
+    of_messages = dict.fromkeys(ROLE_NAMES, kernels.ROLE) | dict.fromkeys(CONTENTS, kernels.CONTENT)
+    of_messages |= {name: kind for kind, name in _OWN_TEXTS.items()}
+    of_messages |= dict(zip(CALLS, (kernels.CALLS, kernels.NULL))) | dict.fromkeys(REASONING, kernels.NULL)
+    of_roles = {name: kind for kind, role in _ROLES.items() for name, other in ROLE_OF.items() if other == role}
+    owners: dict[int, Mapping[str, int]] = {
+        kernels.OF_MESSAGE: of_messages,
+        kernels.OF_CALL: of_calls | {"parameters": kernels.NULL},
+        kernels.OF_ROLES: of_roles,
+        kernels.OF_CONVERSATION: {json.dumps(tools, ensure_ascii=False)[1:-1]: kernels.TOOLS},
+    }
+    rows = [(name.encode(), kind, owner) for owner, kinds in owners.items() for name, kind in kinds.items()]
+    texts, *numbers = zip(*rows)
     offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
-    values = (offsets, np.frombuffer(b"".join(texts), np.uint8), np.array([*kinds.values()], np.uint8))
+    values = (offsets, np.frombuffer(b"".join(texts), np.uint8), *(np.array(each, np.uint8) for each in numbers))
     return input_record(Names, values)
 
 
-_NAMES = _names()
-
-
 class PlainConversations(NamedTuple):
-    """The contents of messages, (num_messages + 1,) int64 and bytes; the code of each, by role and class; the messages of each
+    """The leaves of conversations, (num_leaves + 1,) int64 and bytes; the code of each, by kind and class; the leaves of each
     document, from the first one on: (num_docs,) int64, none where it is not plain."""
 
     offsets: np.ndarray
@@ -56,31 +58,32 @@ class PlainConversations(NamedTuple):
     counts: np.ndarray
 
     @classmethod
-    def of(cls, texts: pa.Array, fields: Sequence[str]) -> Self:
+    def of(cls, texts: pa.Array, fields: Sequence[str], tools: str) -> Self:
         """`texts`: objects with the fields, as JSON."""
         doc_offsets, data = text_buffers(texts)
+        own = data[doc_offsets[0] : doc_offsets[-1]]
         head = np.frombuffer(f"{{{json.dumps(fields[0], ensure_ascii=False)}:".encode(), np.uint8)
-        room = int(np.count_nonzero(data[doc_offsets[0] : doc_offsets[-1]] == ord("{"))) if len(fields) == 1 else 0
-        counts, codes = np.zeros(len(texts), np.int64), np.empty(room, np.uint8)
-        starts, stops = np.empty((2, room), np.int64)
-        num = find_messages(doc_offsets, data, head, _NAMES, counts, codes, starts, stops) if room else 0
-        starts, stops, codes = starts[:num], stops[:num], codes[:num]
-        offsets, contents = np.empty(num + 1, np.int64), np.empty(int((stops - starts).sum()), np.uint8)
-        write_contents(data, starts, stops, offsets, contents)
-        strip_spans(offsets, contents, starts, stops)
-        is_white = starts == stops
-        classes = np.where(offsets[1:] == offsets[:-1], EMPTY, np.where(is_white, WHITE, OTHER)).astype(np.uint8)
+        room = int(np.count_nonzero(own == ord(":"))) if len(fields) == 1 else 0
+        counts, leaves = np.zeros(len(texts), np.int64), room_for(Leaves, room)
+        scratch = Scratch.of(len(own), int(np.diff(doc_offsets).max(initial=0)))
+        num = find_leaves(doc_offsets, data, head, _names(tools), counts, leaves, scratch) if room else 0
+        kinds, starts, stops = first_rows(leaves, num)
+        offsets, written = np.empty(num + 1, np.int64), np.empty(int((stops - starts).sum()), np.uint8)
+        write_leaves(data, scratch.objects, kinds, starts, stops, offsets, written)
+        strip_spans(offsets, written, starts, stops)
+        is_white, sizes = starts == stops, np.diff(offsets)
+        is_empty = sizes <= np.where(kinds == kernels.ARGUMENTS, len("{}"), 0)
+        classes = np.where(is_empty, EMPTY, np.where(is_white, WHITE, OTHER)).astype(np.uint8)
 
-        # ends: (num_docs + 1,), the messages of each document
+        # ends: (num_docs + 1,), the leaves of each document
         ends = np.append(0, np.cumsum(counts))
-        documents = np.repeat(np.arange(len(counts)), counts)
-        is_wrong = (codes == _ASSISTANT) & is_white
-        is_wrong[1:] |= (codes[1:] == _USER) & (codes[:-1] == _USER) & (documents[1:] == documents[:-1])
-        lacks_answer = np.bincount(documents[codes == _ASSISTANT], minlength=len(counts)) == 0
+        documents, is_answer = np.repeat(np.arange(len(counts)), counts), kinds == kernels.ASSISTANT
+        is_called = np.isin(np.append(kinds[1:], 0), (kernels.ID, kernels.NAME))[:num]
+        lacks_answer = np.bincount(documents[is_answer], minlength=len(counts)) == 0
         is_large = (counts > MOST_MESSAGES) | (np.diff(offsets[ends]) > MOST_CHARS)
         counts[lacks_answer | is_large] = 0
-        counts[documents[is_wrong]] = 0
-        return cls(offsets, contents, codes * np.uint8(_CLASSES) + classes, ends[:-1], counts)
+        counts[documents[is_answer & is_white & ~is_called]] = 0
+        return cls(offsets, written, kinds * np.uint8(len(_EXAMPLES)) + classes, ends[:-1], counts)
 
     def by_form(self) -> Iterator[tuple[FormKey, np.ndarray]]:
         """The key of each form, and the documents that have it."""
@@ -95,5 +98,30 @@ class PlainConversations(NamedTuple):
         order = np.argsort(numbers, kind="stable")
         groups = np.split(rows[order], np.cumsum(np.bincount(numbers, minlength=len(encoded.dictionary)))[:-1])
         for codes, group in zip(encoded.dictionary.to_pylist(), groups):
-            shapes = [(("role", "=", _ROLES[code // _CLASSES]), ("content", "text", code % _CLASSES)) for code in codes]
-            yield FormKey(tuple(shapes), 0), group
+            if (key := _key_of(codes)) is not None:
+                yield key, group
+
+
+@lru_cache(maxsize=4096)
+def _key_of(codes: bytes) -> FormKey | None:
+    """The key of the conversations whose leaves have these codes."""
+    messages, tools = list[dict[str, Any]](), list[Any]()
+    for code in codes:
+        kind, example = code // len(_EXAMPLES), _EXAMPLES[code % len(_EXAMPLES)]
+        if kind in _ROLES:
+            messages.append({"role": _ROLES[kind], "content": example})
+        elif kind == kernels.TOOLS:
+            tools.append({})
+        elif kind in _OWN_TEXTS:
+            messages[-1][_OWN_TEXTS[kind]] = example
+        else:
+            calls = messages[-1].setdefault("tool_calls", [])
+            if kind == kernels.ARGUMENTS:
+                calls[-1]["function"]["arguments"] = {example: 0} if example else {}
+            elif kind == kernels.ID:
+                calls.append({"id": example})
+            else:
+                if not calls or "function" in calls[-1]:
+                    calls.append({})
+                calls[-1] |= {"type": "function", "function": {"name": example}}
+    return key_of(messages, tools, [])

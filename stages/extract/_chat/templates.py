@@ -122,11 +122,6 @@ class ChatTemplate:
         filled = None if self._forms is None else self._forms.filled(given, tools, learn)
         return filled or (Form.of_segments(self._segments_of(given, tools, learn)), [])
 
-    def render(self, messages: list[dict[str, Any]], tools: list[Any] | None, learn: Learn) -> list[dict[str, Any]]:
-        """The segments of a conversation, as a stage returns them. Raises as `filled`."""
-        form, texts = self.filled(messages, tools, learn)
-        return form.segments(texts)
-
     def _segments_of(self, given: list[dict[str, Any]], tools: list[Any] | None, learn: Learn) -> list[dict[str, Any]]:
         text = self._render(given, tools)
         try:

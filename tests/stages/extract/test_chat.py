@@ -17,7 +17,7 @@ from datapipe.stage.segments import SEGMENTS, SEGMENTS_TYPE
 from stages.extract._chat.messages import MalformedError, conversation_of, messages_of, tools_of
 from stages.extract._chat.order import check_order
 from stages.extract.chat import Chat
-from tests.support.chats import conversations
+from tests.support.chats import TOOLS, conversations
 
 ASKED = [{"role": "user", "content": "Hi"}]
 ANSWERED = [*ASKED, {"role": "assistant", "content": "Hello!"}]
@@ -217,6 +217,7 @@ def test_plain_conversations_are_what_they_are_one_by_one(template: str) -> None
         for role in ("user", "assistant", "ai", "AI")
         for text in ("", " \n", "\u3000x\x1f")
     ]
+    given += [(_called(number, arguments), TOOLS[number % 2 :]) for number, arguments in enumerate(_ARGUMENTS)]
     contents = [
         json.dumps(
             {"messages": each, "tools": tools} if tools else {"messages": each},
@@ -231,6 +232,36 @@ def test_plain_conversations_are_what_they_are_one_by_one(template: str) -> None
     reasons = [{row: each.failed[row].partition("\n")[2] for row in each.failed} for each in (by_columns, one_by_one)]
     assert reasons[0] == reasons[1]
     assert by_columns.columns == one_by_one.columns
+
+
+_ARGUMENTS = (
+    *({}, "", " ", None, "{}", '{"a":1}', ' {"a" : [1, 2.50, -0.0, 1e3, 12345678901234567890, 0.1], "b":null}\n', {"b": None}),
+    *(
+        '{"a": "\\u00e9\\/\\n\\u001f"}',
+        '{"a": "\\ud83d\\ude00 \ue000"}',
+        '{"a": 1, "a": 2}',
+        {"a": {"b": [[], {}, "é"]}, "c": True},
+    ),
+    *("[1]", "{", {"a": "x" * 2000, "k" * 70: 0.00001}, {str(number): number for number in range(70)}),
+)
+
+
+def _called(number: int, arguments: Any) -> list[dict[str, Any]]:
+    """A conversation with two calls, whose results come in any order, with and without ids."""
+    ids = ({"id": "a"}, {"id": "b"}, {}, {"id": "a"})
+    function = {"name": "f", "arguments": arguments}
+    calls = [{**ids[number % 4], "type": "function", "function": function}, {"function": function, **ids[number // 2 % 4]}]
+    results: list[dict[str, Any]] = [
+        {"role": "tool", "tool_call_id": each, "content": "é"} for each in ("ba", "ab")[number % 2]
+    ]
+    if number % 5 == 4:
+        results[0].pop("tool_call_id")
+    return [
+        *ASKED,
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        *results,
+        {"role": "gpt", "content": "So.", "name": "n"},
+    ]
 
 
 def test_content_that_is_no_json_or_no_unicode_fails() -> None:

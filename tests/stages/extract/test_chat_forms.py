@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stages.extract._chat.templates import BUILT_IN, ChatTemplate, TemplateError, built_in
-from tests.support.chats import conversations
+from tests.support.chats import conversations, rendered
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 
@@ -27,6 +27,7 @@ NOT_READING = (
     "{{ m.content | tojson }}{{ m | tojson(indent=2) }}{{ {'a': [m.content ~ m.role, 1]} | tojson }}",
     "{{ m.content | trim | trim ~ m.content.lstrip() ~ m.content.rstrip().strip() }}{{ (' a ' ~ m.content).strip() }}",
     "{{ (m.content ~ m.content).rstrip() ~ (m.content | tojson | trim) }}",
+    "{{ '<|end|>' ~ (['<|end|>', m.content | trim] | tojson) }}",
     "{{ messages[1:] | length }}{{ (messages | last).content }}{{ loop.index % 2 }}",
 )
 READING = (
@@ -87,7 +88,7 @@ CONTENTS = (
 
 def _rendered(template: ChatTemplate, messages: list[dict[str, Any]], learn: Any, tools: Any = None) -> Any:
     try:
-        return template.render(messages, tools, learn)
+        return rendered(template, messages, tools, learn)
     except TemplateError as error:
         return str(error)
 
@@ -125,7 +126,6 @@ READING_CALLS = (
     "{{ tools[0].function.name }}",
     "{{ tools[0] | dictsort }}",
     "{{ tools | tojson | length }}",
-    "{{ '<|im_start|>' ~ (['<|im_end|>', call.id] | tojson) }}",
 )
 
 

@@ -11,9 +11,10 @@ from datapipe.kernels import distributions as kernels
 from datapipe.kernels.arrays import BLOCK_BYTES
 from datapipe.kernels.html import mentions, tags
 from datapipe.kernels.read import conversations, delimited, json_values
-from datapipe.kernels.read.conversations import Names
+from datapipe.kernels.read.conversations import Leaves, Names, Scratch
 from datapipe.kernels.read.delimited import Signs
-from datapipe.kernels.types import input_record
+from datapipe.kernels.text import strip
+from datapipe.kernels.types import first_rows, input_record, room_for
 from tests.oracles import filters as filters_oracle
 from tests.oracles import html as html_oracle
 from tests.oracles import read as read_oracle
@@ -172,7 +173,9 @@ def measure(case: Case, side: int) -> Steps:
     yield int(np.isnan(values).sum()), outputs
 
 
-_KINDS = {b"role": 1, b"from": 1, b"content": 2, b"value": 2, b"calls": 3, b"user": 4, b"gpt": 5}
+_MEMBERS = {b"role": 2, b"from": 2, b"content": 3, b"value": 3, b"calls": 1, b"tool_calls": 4, b"result": 9, b"name": 10}
+_OF_CALLS = {b"id": 6, b"function": 5, b"name": 7, b"arguments": 8, b"parameters": 1}
+_ROLE_KINDS = {b"system": 12, b"user": 14, b"gpt": 15, b"tool": 16}
 _HEAD = b'{"messages":'
 _ODD_CONVERSATIONS = (
     *(
@@ -181,7 +184,7 @@ _ODD_CONVERSATIONS = (
         _HEAD + b"[]}",
         _HEAD + b"null}",
         b'{"messages" :[]}',
-        _HEAD + b'[{"role":"user","content":"a"}],"tools":[]}',
+        _HEAD + b'[{"role":"user","content":"a"}],"tool":[]}',
     ),
     *(
         _HEAD + b"[" + each + b"]}"
@@ -237,29 +240,86 @@ def _conversations(case: Case) -> list[bytes]:
     return [*_ODD_CONVERSATIONS, *written]
 
 
-@row(conversations.find_messages)
-def find_messages(case: Case) -> Steps:
-    lines = _conversations(case)
-    offsets, data, size = offsets_of(lines), joined(lines), b"".join(lines).count(b"{")
-    names = Names(offsets_of(_KINDS), joined(_KINDS), np.array([*_KINDS.values()], np.uint8))
-    outputs = [*room(len(lines), np.int64), *room(size, np.uint8), *room(size, np.int64, np.int64)]
-    yield [offsets, data, np.frombuffer(_HEAD, np.uint8), input_record(Names, names)], outputs
-    found = [read_oracle.plain_messages(line, _HEAD, _KINDS) for line in lines]
-    rows = [(role - 4, begin + start, begin + stop) for begin, own in zip(offsets, found) for role, start, stop in own]
-    yield len(rows), [[*map(len, found)], *columns(rows, 3)]
-
-
-@row(conversations.write_contents)
-def write_contents(case: Case) -> Steps:
+def _with_calls(case: Case) -> list[tuple[str, list[tuple[int, str]]]]:
+    """Conversations with calls and tools, and the kind and text of each leaf."""
     texts = [text.decode(errors="replace") for text in case.texts]
-    values = [json.dumps(text, ensure_ascii=bool(number % 2)).encode() for number, text in enumerate(texts)]
-    offsets, data = offsets_of(values), joined(values)
-    yield [data, offsets[:-1] + 1, offsets[1:] - 1], [*room(len(offsets), np.int64), *room(len(data), np.uint8)]
-    written = [text.encode() for text in texts]
+    made: list[tuple[str, list[tuple[int, str]]]] = []
+    for number, text in enumerate([each for each in texts if "" < max(each, default="") < "\ud000"] or ["x"]):
+        value = {"a": [number, text, {}, [], True, False, {"é": 0.25}], text[:3] + "b": -7}
+        written = json.dumps(value, ensure_ascii=number % 3 > 0, indent=number % 2 or None)
+        name, own_id = f"f{number}", json.dumps(text)
+        call = f'{{"id":{own_id},"function":{{"arguments":{json.dumps(written)},"name":"{name}"}}}}'
+        called = f'{{"role":"gpt","tool_calls":[{call}, {{"function" : {{ "name":"g"}} }} ],"content":null}}'
+        messages = f'[{called}, {{"role":"tool","result":{own_id},"name":"","content":"3"}}]'
+        tool = {"function": value}
+        tools = json.dumps(json.dumps([tool, {"x": 1}])) if number % 2 else json.dumps([tool, {"x": 1}], indent=1)
+        leaves = [(15, ""), (6, text), (7, name), (8, json.dumps(value, ensure_ascii=False)), (7, "g"), (8, ""), (16, "3")]
+        leaves += [(9, text), *((11, json.dumps(each, ensure_ascii=False)) for each in (tool, {"x": 1}))]
+        made.append((f'{_HEAD.decode()}{messages} , "tools":{tools}}}', leaves))
+    return made
+
+
+_NOT_WITH_CALLS = tuple(
+    _HEAD + b'[{"role":"gpt","content":"","tool_calls":' + calls + b"}" + more + b"]}"
+    for calls, more in (
+        *((b"{}", b""), (b"[{}]", b""), (b'[{"name":"f"}]', b""), (b'[{"function":{"name":""}}]', b""), (b"[", b"")),
+        (b'[{"function":{"name":"f"}}]', b',{"role":"user","content":""}'),
+        (b"[]", b',{"role":"tool","content":"x"}'),
+        (b'[{"function":{"name":"f"},"id":"x"}]', b',{"role":"tool","content":"x","result":"y"}'),
+        *(
+            (b'[{"function":{"name":"f","arguments":' + value + b"}}]", b"")
+            for value in (
+                *(b"3", b"[1]", b"null1", b'"[1]"', b'"{"', b'"{} {}"', b'" "', b"{1:2}", b'{"a":null}', b'{"a":1,"a":2}'),
+                *(
+                    b'{"a":%s}' % number
+                    for number in (b"1e5", b"0.10", b"-0", b"01", b"1.", b"0.00001", b"NaN", b"tru", b"[1,]")
+                ),
+                *(b'{"a":1]', b'{"a":"\\ud83d"}', b'{"a":"\\x"}', b'{"a":' + 40 * b"[" + 40 * b"]" + b"}"),
+            )
+        ),
+    )
+)
+
+
+def _names() -> Names:
+    owners = [_MEMBERS, _OF_CALLS, _ROLE_KINDS, {b"tools": 11}]
+    rows = [(name, kind, owner) for owner, kinds in enumerate(owners) for name, kind in kinds.items()]
+    names = [name for name, _, _ in rows]
+    return input_record(Names, (offsets_of(names), joined(names), *(np.array(each, np.uint8) for each in columns(rows, 3)[1:])))
+
+
+def _find_arguments(lines: list[bytes]) -> tuple[list[Any], list[Any]]:
+    offsets, data, size = offsets_of(lines), joined(lines), b"".join(lines).count(b":")
+    outputs = [*room(len(lines), np.int64), room_for(Leaves, size), Scratch.of(len(data), max(map(len, lines), default=0))]
+    return [offsets, data, np.frombuffer(_HEAD, np.uint8), _names()], outputs
+
+
+@row(conversations.find_leaves)
+def find_leaves(case: Case) -> Steps:
+    lines, with_calls = [*_conversations(case), *_NOT_WITH_CALLS], _with_calls(case)
+    inputs, outputs = _find_arguments([*lines, *(line.encode() for line, _ in with_calls)])
+    yield inputs, outputs
+    found = [read_oracle.plain_messages(line, _HEAD, _MEMBERS, _ROLE_KINDS) for line in lines]
+    rows = [(role, begin + start, begin + stop) for begin, own in zip(inputs[0], found) for role, start, stop in own]
+    kinds, starts, stops = columns(rows, 3)
+    kinds += [kind for _, leaves in with_calls for kind, _ in leaves]
+    counts = [*map(len, found), *(len(leaves) for _, leaves in with_calls)]
+    yield len(kinds), [counts, kinds, starts, stops, [], [], []]
+
+
+@row(conversations.write_leaves)
+def write_leaves(case: Case) -> Steps:
+    with_calls = _with_calls(case)
+    inputs, outputs = _find_arguments([line.encode() for line, _ in with_calls])
+    num = conversations.find_leaves(*inputs, *outputs)
+    kinds, starts, stops = first_rows(outputs[1], num)
+    size = int((stops - starts).sum())
+    yield [inputs[1], outputs[2].objects, kinds, starts, stops], [*room(num + 1, np.int64), *room(size, np.uint8)]
+    written = [text.encode() for _, own in with_calls for _, text in own]
     yield None, [offsets_of(written), joined(written)]
 
 
-@row(conversations.strip_spans, valid_only=True)
+@row(strip.strip_spans, valid_only=True)
 def strip_spans(case: Case) -> Steps:
     spaces = [chr(code) for code in range(0x3100) if chr(code).isspace()]
     texts = [

@@ -356,7 +356,7 @@ def join_lines(
             if num_written > begin:
                 out[num_written] = _NEWLINE
                 num_written += 1
-            out[num_written : num_written + last - first] = data[first:last]
+            copy_into(out[num_written : num_written + last - first], data[first:last])
             num_written += last - first
         first, last = stripped(out, begin, num_written, marks)
         if first > begin:

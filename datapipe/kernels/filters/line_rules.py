@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.arrays import starts_with
+from datapipe.kernels.arrays import copy_into, starts_with
 from datapipe.kernels.text.marks import ALNUM, CAPITAL, DIGIT, WHITE, mark_at, mark_before, mark_table, stripped, white_stop
 from datapipe.kernels.text.words import Lines
 from datapipe.kernels.types import (
@@ -271,7 +271,7 @@ def write_texts(
             first, last = starts[line], starts[line] + lengths[line]
             if reasons[line] != EDITED:
                 first, last = _whole_line(data, offset, first, last, stop)
-            out[num_written : num_written + first - offset] = data[offset:first]
+            copy_into(out[num_written : num_written + first - offset], data[offset:first])
             num_written += first - offset
             out[num_written : num_written + rest_lengths[line]] = rests[
                 rest_starts[line] : rest_starts[line] + rest_lengths[line]
@@ -279,7 +279,7 @@ def write_texts(
             num_written += rest_lengths[line]
             offset = last
         if keep[doc]:
-            out[num_written : num_written + stop - offset] = data[offset:stop]
+            copy_into(out[num_written : num_written + stop - offset], data[offset:stop])
             num_written += stop - offset
         if edited:
             first, last = stripped(out, begin, num_written, marks)

@@ -18,7 +18,7 @@ def copy_spans(starts: Int64s, stops: Int64s, data: UInt8s, out: UInt8sOut) -> N
     to = np.int64(0)
     for span in range(len(starts)):
         size = stops[span] - starts[span]
-        out[to : to + size] = data[starts[span] : stops[span]]
+        copy_into(out[to : to + size], data[starts[span] : stops[span]])
         to += size
 
 

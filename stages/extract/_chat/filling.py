@@ -71,7 +71,8 @@ class Filling:
     """The forms of the documents of a batch, and the texts for their gaps."""
 
     def __init__(self, num_docs: int, offsets: np.ndarray, data: np.ndarray) -> None:
-        """`offsets`, `data`: texts for gaps that are known, (num_texts + 1,) int64 from 0 and bytes."""
+        """`offsets`, `data`: texts for gaps that are known, (num_texts + 1,) int64 from 0 and bytes, with room for other bytes:
+        where it is too small, all are copied."""
         self._offsets, self._data = offsets, data
         self._forms, self._texts = [NOTHING], list[str]()
         self._numbers: dict[int, int] = {}  # of forms, by identity
@@ -92,10 +93,9 @@ class Filling:
         texts = [text.encode() for text in self._texts]
         ends = self._offsets[-1] + np.cumsum([len(text) for text in texts], dtype=np.int64)
         offsets = np.append(self._offsets, ends)
-        constants = [form.constants for form in self._forms]
-        source = np.concatenate([self._data[: self._offsets[-1]], np.frombuffer(b"".join(texts + constants), np.uint8)])
+        own = _with_behind(self._data, int(self._offsets[-1]), np.frombuffer(b"".join(texts), np.uint8))
         inner_starts, inner_stops = np.empty((2, len(offsets) - 1), np.int64)
-        strip_spans(offsets, source, inner_starts, inner_stops)
+        strip_spans(offsets, own, inner_starts, inner_stops)
 
         # documents, slot, …: (num_pieces,), of all documents
         counts = np.array([len(form.pieces) for form in self._forms])
@@ -109,7 +109,9 @@ class Filling:
         starts[gaps] = np.where(strips[gaps] & STRIPS_START, inner_starts[slots], offsets[slots])
         stops[gaps] = np.where(strips[gaps] & STRIPS_END, inner_stops[slots], offsets[slots + 1])
 
-        source = _escape(gaps[strips[gaps] & ESCAPED != 0], starts, stops, source)
+        constants = np.frombuffer(b"".join(form.constants for form in self._forms), np.uint8)
+        escaped = _escape(gaps[strips[gaps] & ESCAPED != 0], starts, stops, own, int(offsets[-1]) + len(constants))
+        source = _with_behind(own, int(offsets[-1]), np.concatenate([constants, escaped]))
         _leave_out_line_ends(tokens, documents, starts, stops, source)
         ends = np.append(0, np.cumsum(stops - starts))
         copied, text_offsets = np.empty(ends[-1], np.uint8), ends[np.append(begins, len(documents))]
@@ -133,14 +135,22 @@ class Filling:
         return np.ascontiguousarray(np.concatenate(pieces).T)
 
 
-def _escape(pieces: np.ndarray, starts: np.ndarray, stops: np.ndarray, source: np.ndarray) -> np.ndarray:
-    """The source with the texts of pieces as JSON has them behind it, and the spans of these texts between their quotes."""
+def _with_behind(data: np.ndarray, num_bytes: int, others: np.ndarray) -> np.ndarray:
+    """The first bytes of some, with others behind them."""
+    if num_bytes + len(others) > len(data):
+        return np.concatenate([data[:num_bytes], others])
+    data[num_bytes : num_bytes + len(others)] = others
+    return data
+
+
+def _escape(pieces: np.ndarray, starts: np.ndarray, stops: np.ndarray, data: np.ndarray, num_before: int) -> np.ndarray:
+    """The texts of pieces as JSON has them, which will lie behind `num_before` bytes: their spans are between the quotes."""
     offsets = np.append(0, np.cumsum(stops[pieces] - starts[pieces]))
     copied = np.empty(offsets[-1], np.uint8)
-    copy_spans(starts[pieces], stops[pieces], source, copied)
+    copy_spans(starts[pieces], stops[pieces], data, copied)
     ends, written = quoted(offsets, copied)
-    starts[pieces], stops[pieces] = len(source) + ends[:-1] + 1, len(source) + ends[1:] - 1
-    return np.concatenate([source, written]) if len(pieces) else source
+    starts[pieces], stops[pieces] = num_before + ends[:-1] + 1, num_before + ends[1:] - 1
+    return written
 
 
 def _leave_out_line_ends(

@@ -23,6 +23,7 @@ from stages.extract._chat.messages import CALLS, CONTENTS, OWN_TEXTS, REASONING,
 
 _ROLES = {getattr(kernels, name.upper()): name for name in ("system", "developer", "user", "assistant", "tool")}
 _OWN_TEXTS = dict(zip((kernels.RESULT_OF, kernels.OWN_NAME), OWN_TEXTS))
+_ROOM_SHARE = 4  # of the bytes of a batch, for the other texts of `Filling`
 _EXAMPLES = {EMPTY: "", WHITE: " ", OTHER: "a"}  # of the classes of texts
 
 
@@ -48,8 +49,8 @@ def _names(tools: str) -> Names:
 
 
 class PlainConversations(NamedTuple):
-    """The leaves of conversations, (num_leaves + 1,) int64 and bytes; the code of each, by kind and class; the leaves of each
-    document, from the first one on: (num_docs,) int64, none where it is not plain."""
+    """The leaves of conversations, (num_leaves + 1,) int64 and bytes, with room behind them; the code of each, by kind and
+    class; the leaves of each document, from the first one on: (num_docs,) int64, none where it is not plain."""
 
     offsets: np.ndarray
     data: np.ndarray
@@ -68,7 +69,8 @@ class PlainConversations(NamedTuple):
         scratch = Scratch.of(len(own), int(np.diff(doc_offsets).max(initial=0)))
         num = find_leaves(doc_offsets, data, head, _names(tools), counts, leaves, scratch) if room else 0
         kinds, starts, stops = first_rows(leaves, num)
-        offsets, written = np.empty(num + 1, np.int64), np.empty(int((stops - starts).sum()), np.uint8)
+        num_bytes = int((stops - starts).sum())
+        offsets, written = np.empty(num + 1, np.int64), np.empty(num_bytes + len(own) // _ROOM_SHARE, np.uint8)
         write_leaves(data, scratch.objects, kinds, starts, stops, offsets, written)
         strip_spans(offsets, written, starts, stops)
         is_white, sizes = starts == stops, np.diff(offsets)

@@ -16,7 +16,10 @@ from datapipe.shards.schemas import UNLEARNED
 def runs_of(learned: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The offsets (num_rows + 1,) int64 and values of lists of runs, from what is learned of all tokens (num_tokens,) bool.
     `offsets`: (num_rows + 1,) int64, of the tokens of each row."""
-    borders = np.unique(np.concatenate([offsets, np.flatnonzero(learned[1:] != learned[:-1]) + 1]))
+    is_border = np.zeros(len(learned) + 1, np.bool_)
+    is_border[1:-1] = learned[1:] != learned[:-1]
+    is_border[offsets] = True
+    borders = np.flatnonzero(is_border)
     is_run = ~learned[borders[:-1]]
     starts, stops = borders[:-1][is_run], borders[1:][is_run]
     row = np.searchsorted(offsets, starts, "right") - 1

@@ -198,9 +198,10 @@ def _are_spelled(encoder: Encoder, data: np.ndarray, starts: np.ndarray, borders
     joins no character with white space before it."""
     if encoder.token_bytes is None or not encoder.composes:
         return np.full(len(starts), encoder.token_bytes is not None)
-    others = np.flatnonzero(data >= 0x80)
     is_apart = _IS_WHITE[data[np.maximum(borders - 1, 0)]] & (borders > starts)
-    return np.searchsorted(others, starts) == np.searchsorted(others, np.where(is_apart, borders, borders + 1))
+    copied, offsets = copied_spans(data, starts, np.where(is_apart, borders, np.minimum(borders + 1, len(data))))
+    num_others = np.append(0, np.cumsum(copied >= 0x80))
+    return num_others[offsets[:-1]] == num_others[offsets[1:]]
 
 
 def _learn_by_bytes(

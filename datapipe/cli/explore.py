@@ -193,7 +193,7 @@ def sql(
     spill: Spill = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print every row as a line of JSON.")] = False,
 ) -> None:
-    """Query the documents of an output in SQL: fates, rules, values, shards.
+    """Query documents in SQL: their fates, rules, values and shards.
 
     \b
     datapipe sql OUTPUT "select fate, stage, rule, count(*) from documents group by all"

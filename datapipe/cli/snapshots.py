@@ -63,7 +63,7 @@ def snapshots(
     why: Annotated[str | None, typer.Option("--why", metavar="TEXT", help="With --pin: the reason.")] = None,
     unpin: Annotated[str | None, typer.Option("--unpin", metavar="DIGITS", help="Remove the pin of this snapshot.")] = None,
 ) -> None:
-    """List the snapshots of an output with their changes, or pin one.
+    """List the snapshots of an output and their changes, or pin one.
 
     Each line has the time of publication, the tokens or documents, and the size. "its own" is the size of the shards that
     no other snapshot has, unless that is all. `datapipe clean` never deletes a pinned snapshot. DIGITS are the first digits

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
+from datapipe.cli.main import app
 from datapipe.config.catalogue import describe, stage_names
 from datapipe.config.yaml import parse_yaml
 
@@ -99,6 +104,46 @@ def test_readme_options_of_stages_exist(name: str) -> None:
         options = {option.name for option in describe(stage).options} | {"as", "when"}
         unknown += [f"{stage}: {key}" for key in parse_yaml(given, name).data if key not in options]
     assert unknown == []
+
+
+def commands(document: Path) -> list[list[str]]:
+    """The arguments of each `datapipe …` of a document: in blocks of commands, in comments of mixtures, and in sentences."""
+    text = document.read_text(encoding="utf-8").replace("\\\n", " ")
+    blocks = re.findall(r"^ *```(?:sh|console|yaml|text)\n(.*?)```", text, re.S | re.M)
+    quoted = r"(?:'[^']*'|\"[^\"]*\"|[^'\"\n])*"  # to the end of the line, where no quotation goes on
+    found = [
+        line
+        for block in blocks
+        for line in re.findall(rf"^(?:#? *\w+=\S+ |# +|\$ )*datapipe ([a-z-]+(?: {quoted})?)$", block, re.M)
+    ]
+    found += re.findall(r"`(?:\w+=\S+ )*datapipe ([a-z][^`\n]*)`", re.sub(r"^ *```.*?```", "", text, flags=re.S | re.M))
+    words = [["1" if word == "N" else word for word in shlex.split(line, comments=True)] for line in found]
+    return [list(takewhile(lambda word: word not in ("&&", "|", "&", ">"), each)) for each in words]
+
+
+@pytest.fixture(scope="module")
+def command_line() -> Any:
+    """The command line, whose commands take their arguments and do nothing."""
+    groups: list[Any] = [get_command(app)]
+    for group in groups:
+        for command in group.commands.values():
+            command.callback = None
+            groups += [command] if hasattr(command, "commands") else []
+    return groups[0]
+
+
+@pytest.mark.parametrize("name", names(READMES))
+def test_commands_of_documents_are_those_of_the_command_line(name: str, command_line: Any) -> None:
+    wrong = []
+    for arguments in commands(ROOT / name):
+        try:
+            command_line.main(arguments, standalone_mode=False)
+        except Exception as error:
+            if not (message := getattr(error, "format_message", None)):  # of click, which typer may bring itself
+                raise
+            if not re.match("Missing |.*requires an argument", message()):  # a sentence names an option without more
+                wrong.append(f"{arguments}: {message()}")
+    assert wrong == []
 
 
 def test_reference_is_that_of_the_code() -> None:

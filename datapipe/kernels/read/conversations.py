@@ -256,7 +256,7 @@ def _message(data, at, stop, names, leaves, count, scratch, end):
 
 @inline
 def _listed_tools(data, at, stop, names, leaves, count, scratch, end):
-    """As `_calls`, of the list of tools at `at`. Each has a function, or else no name."""
+    """As `_calls`, of the list of tools at `at`. Each has keys, and a function or else no name."""
     kinds, starts, stops = leaves
     objects, _, known = scratch
     if at >= stop or data[at] != 91:
@@ -271,7 +271,7 @@ def _listed_tools(data, at, stop, names, leaves, count, scratch, end):
         for key in range(num_keys if at >= 0 else 0):
             kind = _kind_of(objects, known[2 * key] + 1, known[2 * key + 1] - 1, names, OF_CALL)
             seen |= 1 << max(kind, 0)
-        if at < 0 or (seen >> NAME & 1 and not seen >> FUNCTION & 1):
+        if at < 0 or num_keys == 0 or (seen >> NAME & 1 and not seen >> FUNCTION & 1):
             return -1, count, end
         kinds[count], starts[count], stops[count] = TOOLS, start, end
         at, count = skip_space(data, at, stop), count + 1
@@ -341,7 +341,8 @@ def find_leaves(
     offsets: Int64s, data: UInt8s, head: UInt8s, names: Names, counts: Int64sOut, leaves: Leaves, scratch: Scratch
 ) -> int:
     """The number of leaves of each conversation, (num_docs,), 0 for one that is not plain; and the leaves of all, whose number
-    it returns. There are at most as many as ":". `head`: how each object begins, up to the list."""
+    it returns. There are at most as many as ":" and backslashes, since JSON text may have its ":" as escapes. `head`: how each
+    object begins, up to the list."""
     kinds, is_open, count, end = leaves.kinds, scratch.known[ROOM:], 0, 0
     for i in range(len(offsets) - 1):
         first, first_end, at, stop = count, end, offsets[i] + len(head), offsets[i + 1]

@@ -131,13 +131,13 @@ class Forms:
 
 
 def key_of(messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None, leaves: list[Any]) -> FormKey | None:
-    """The form of a conversation, and its texts and objects as `leaves`; None where it is too large, or has other members or
-    a character that a mark needs."""
+    """The form of a conversation, and its texts and objects as `leaves`; None where it is too large, or has other members, a
+    tool without any, or a character that a mark needs."""
     if len(messages) > MOST_MESSAGES:
         return None
     shapes = tuple([_shape_of(message, leaves) for message in messages])
     leaves += tools or ()
-    if len(leaves) > _MOST_SLOTS - 1 or not all(map(_can_be_filled, leaves)):
+    if not all(tools or ()) or len(leaves) > _MOST_SLOTS - 1 or not all(map(_can_be_filled, leaves)):
         return None
     return FormKey(shapes, len(tools or ()))
 

@@ -64,7 +64,7 @@ class PlainConversations(NamedTuple):
         doc_offsets, data = text_buffers(texts)
         own = data[doc_offsets[0] : doc_offsets[-1]]
         head = np.frombuffer(f"{{{json.dumps(fields[0], ensure_ascii=False)}:".encode(), np.uint8)
-        room = int(np.count_nonzero(own == ord(":"))) if len(fields) == 1 else 0
+        room = int(np.count_nonzero((own == ord(":")) | (own == ord("\\")))) if len(fields) == 1 else 0
         counts, leaves = np.zeros(len(texts), np.int64), room_for(Leaves, room)
         scratch = Scratch.of(len(own), int(np.diff(doc_offsets).max(initial=0)))
         num = find_leaves(doc_offsets, data, head, _names(tools), counts, leaves, scratch) if room else 0
@@ -113,7 +113,7 @@ def _key_of(codes: bytes) -> FormKey | None:
         if kind in _ROLES:
             messages.append({"role": _ROLES[kind], "content": example})
         elif kind == kernels.TOOLS:
-            tools.append({})
+            tools.append({example: 0})
         elif kind in _OWN_TEXTS:
             messages[-1][_OWN_TEXTS[kind]] = example
         else:

@@ -16,6 +16,7 @@ from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.segments import SEGMENTS, SEGMENTS_TYPE
 from stages.extract._chat.messages import MalformedError, conversation_of, messages_of, tools_of
 from stages.extract._chat.order import check_order
+from stages.extract._chat.plain import PlainConversations
 from stages.extract.chat import Chat
 from tests.support.chats import TOOLS, conversations
 
@@ -262,6 +263,19 @@ def _called(number: int, arguments: Any) -> list[dict[str, Any]]:
         *results,
         {"role": "gpt", "content": "So.", "name": "n"},
     ]
+
+
+def test_leaves_are_no_more_than_there_is_room_for() -> None:
+    """As many tools as their JSON has fewest bytes for: without members, and with each ":" as an escape."""
+    messages = '{"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":"Yes"}]'
+    empty, escaped = "{}," * 200 + "{}", r"{\"a\"\u003a1}," * 200 + r"{\"a\"\u003a1}"
+    texts = [f'{messages},"tools":[{empty}]}}', f'{messages},"tools":"[{escaped}]"}}']
+    found = [PlainConversations.of(pa.array([text], pa.large_string()), ["messages"], "tools") for text in texts]
+    assert [each.counts.tolist() for each in found] == [[0], [2 + 201]]
+    assert bytes(found[1].data[found[1].offsets[2] : found[1].offsets[-1]]) == b'{"a": 1}' * 201
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{% for tool in tools %}{{ 'x' if tool }}{% endfor %}"
+    columns = processed(opened(template=template, learn="all"), texts).columns
+    assert columns["text"].to_pylist() == ["HiYes", "HiYes" + "x" * 201]
 
 
 def test_content_that_is_no_json_or_no_unicode_fails() -> None:

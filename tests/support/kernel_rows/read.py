@@ -265,6 +265,7 @@ _NOT_WITH_CALLS = tuple(
         *((b"{}", b""), (b"[{}]", b""), (b'[{"name":"f"}]', b""), (b'[{"function":{"name":""}}]', b""), (b"[", b"")),
         (b'[{"function":{"name":"f"}}]', b',{"role":"user","content":""}'),
         (b"[]", b',{"role":"tool","content":"x"}'),
+        (b"null", b'],"tools":[{"a":1},{}'),
         (b'[{"function":{"name":"f"},"id":"x"}]', b',{"role":"tool","content":"x","result":"y"}'),
         *(
             (b'[{"function":{"name":"f","arguments":' + value + b"}}]", b"")
@@ -289,7 +290,7 @@ def _names() -> Names:
 
 
 def _find_arguments(lines: list[bytes]) -> tuple[list[Any], list[Any]]:
-    offsets, data, size = offsets_of(lines), joined(lines), b"".join(lines).count(b":")
+    offsets, data, size = offsets_of(lines), joined(lines), sum(map(b"".join(lines).count, (b":", b"\\")))
     outputs = [*room(len(lines), np.int64), room_for(Leaves, size), Scratch.of(len(data), max(map(len, lines), default=0))]
     return [offsets, data, np.frombuffer(_HEAD, np.uint8), _names()], outputs
 

@@ -21,7 +21,7 @@ DEFAULT = "default"
 NONE = "none"
 """The part of documents without a value."""
 
-_ENCODED = re.compile(r"[/\\*?\[%\x00-\x1f\x7f-\x9f]|^\.{1,2}\Z|^d(?=efault\Z)|^n(?=one\Z)|^\s+|\s+\Z")
+_ENCODED = re.compile(r"[/\\*?\[%\x00-\x1f\x7f-\x9f]|^\.{1,2}\Z|^d(?=efault\Z)|^n(?=one\Z)|^\s+|(?<!\s)\s+\Z")
 _MOST_CHARACTERS = 100  # of a part: with eight of them, and its source, a name is below `shard_table.MOST_CHARACTERS`
 _HEAD = 80  # characters of a longer part that stay
 _WILD = {"*": "[^/]*", "?": "[^/]"}

@@ -122,6 +122,7 @@ def test_names_and_patterns_of_cells():
         inside_path(f"crawl/{part_of(value)}/1")  # as the states of a loader have it
     assert part_of("") == "none" != part_of("none")
     assert part_of(" x ") == "%20x%20"
+    assert len(part_of("x" + " " * 200_000 + "x")) <= 100  # not in quadratic time
     long = [part_of(f"{head}{tail}") for head in ("日" * 90, "/" * 90) for tail in ("a" * 200, "b" * 200)]
     assert len({*long}) == 4 and max(map(len, long)) <= 100 and long[0].startswith("日" * 80)
     names = ["de/1", "en/1", "en/12", "en/2", "e.n/1"]

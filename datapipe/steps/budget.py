@@ -266,10 +266,11 @@ def budget_shares(growth: Growth, source: str) -> tuple[float, float]:
         names = () if listed is None else listed.of(CellsMetrics).names
         sizes = () if summed is None else summed.of(CellSizesMetrics).bytes
         budgets = chosen_values(spec.split.max_tokens, names, None)
+    num_bytes = sum(sizes)
 
     def share(tokens: float) -> float:
-        parts = (tokens * size / sum(sizes) for size in sizes)
+        parts = (tokens * size / num_bytes for size in sizes)
         kept = sum(part if budget is None else min(part, budget) for part, budget in zip(parts, budgets, strict=True))
         return kept / tokens
 
-    return (share(tokens / factor), share(tokens)) if tokens and any(sizes) else (1.0, 1.0)
+    return (share(tokens / factor), share(tokens)) if tokens and num_bytes else (1.0, 1.0)

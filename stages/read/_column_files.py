@@ -13,7 +13,7 @@ import pyarrow as pa
 from datapipe.errors import DamagedInputError, DatapipeError, UserError
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
 from datapipe.stage.decoding import HEAD_BYTES, lfs_pointer
-from datapipe.stage.reader import NOT_SAMPLED
+from datapipe.stage.reader import NOT_SAMPLED, Sample
 from stages.read._parquet_columns import field_names, has_field
 
 BATCH_ROWS = 8192  # most rows of a batch
@@ -84,10 +84,10 @@ class ColumnReader(Reader):
                     f"{split.file.url}: its rows differ from those that were planned. Run again to plan it as it is."
                 )
             for number in range(split.start, len(planned) if split.stop is None else split.stop):
-                read, rows = 0, np.arange(row, row + planned[number][0], dtype=np.uint64)
-                if fields.sample is not None and not fields.sample.has(rows).any():
-                    yield replace(ReadBatch.of_rejected(), passed_over={NOT_SAMPLED: len(rows)})
-                    row += len(rows)
+                read, num_rows = 0, planned[number][0]
+                if fields.sample is not None and not _has_any(fields.sample, row, row + num_rows):
+                    yield replace(ReadBatch.of_rejected(), passed_over={NOT_SAMPLED: num_rows})
+                    row += num_rows
                     continue
                 try:
                     for batch in opened.read(number, row, fields):
@@ -96,7 +96,7 @@ class ColumnReader(Reader):
                 except ValueError as error:
                     where = f"{self.row_group_name} {number} of the {kind} is damaged from row {row + read} on"
                     yield damaged(row + read, f"{where}: {on_one_line(error)}")
-                row += planned[number][0]
+                row += num_rows
             if split.stop is None and opened.damage:
                 yield damaged(row, f"the {kind} is damaged from row {row} on: {opened.damage}")
 
@@ -114,6 +114,12 @@ class ColumnReader(Reader):
     def _unreadable(self, error: Exception, stream: pa.NativeFile) -> str:
         pointer = lfs_pointer(stream.read_at(min(HEAD_BYTES, stream.size()), 0))
         return pointer or f"the {self.format_name} file is damaged: {on_one_line(error)}"
+
+
+def _has_any(sample: Sample, start: int, stop: int) -> bool:
+    """Whether a row of `start:stop` is sampled, by a million at a time: a damaged file may declare any number of rows."""
+    starts = range(start, stop, 1 << 20)
+    return any(sample.has(np.arange(first, min(first + (1 << 20), stop), dtype=np.uint64)).any() for first in starts)
 
 
 _IMPOSSIBLE_BYTES = 1 << 40

@@ -29,7 +29,7 @@ TEXTS = ["", PROSE, PROSE, f"{PROSE}\n{PROSE}", PROSE.upper(), "x = 1\nif x:\n  
 
 NEEDING = (
     *("decontaminate.ngram", "extract.chat", "filter.classifier", "filter.field"),
-    *("filter.license", "filter.toxicity", "filter.url"),
+    *("filter.license", "filter.sample", "filter.toxicity", "filter.url", "join.repository"),
 )
 """Stages that are refused without options."""
 
@@ -45,6 +45,8 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("filter.field", {"field": "text", "drop": ["word"], "keep_matching": "."}),
     ("filter.field", {"field": "text", "min_value": 1, "missing": "keep"}),
     ("filter.license", {"field": "text", "allowed": ["mit OR isc"]}),
+    ("filter.sample", {"share": "50%"}),
+    ("join.repository", {"group_by": "id"}),
     ("filter.url", {"field": "text", "domains": ["8.8.8.8"], "hard_words": ["was"], "soft_words": ["the"], "urls": ["a.b/c"]}),
     *(("filter.gopher_quality", {"profile": profile}) for profile in ("datatrove", "dclm")),
     *(("filter.gopher_repetition", {"profile": profile}) for profile in ("datatrove", "dclm")),

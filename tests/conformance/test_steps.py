@@ -232,6 +232,10 @@ class InFreshProcesses(runs.InProcess):
         return Attempt(task=task, attempt=attempt, record=measured.record)
 
 
+_OF_CELLS = {"rank", "narrow", "grid", "cells", "cell_sizes"}
+"""Kinds of mixtures with `split`, whose memory nothing measures yet."""
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_step_memory_does_not_grow_with_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,5 +254,5 @@ def test_step_memory_does_not_grow_with_the_corpus(tmp_path: Path, monkeypatch: 
                 mixture = scale_corpus.write_mixture(folder, corpus, stage, {}, execution)
                 make = partial(InFreshProcesses, processes=processes, peaks=peaks)
                 runs.run_mixture(mixture, overrides=overrides, make_engine=make)
-    assert small.keys() == set(NAMES) - {"merge"}  # tests/datapipe/steps has it
+    assert small.keys() == set(NAMES) - {"merge"} - _OF_CELLS  # tests/datapipe/steps has merge
     assert {kind: peak for kind, peak in small.items() if large[kind] > peak + (64 << 20)} == {}, f"large: {large}"

@@ -129,7 +129,7 @@ def test_store_that_goes_away_stops_the_run_in_plain_words_and_the_same_command_
 
 
 class _BadNetwork(UnreliableStore):
-    """Delays every answer by 20 ms, loses 5 % of them and flips a bit in 1 % of the objects below a prefix, from one seed."""
+    """Delays every answer by 20 ms, loses 5 % of them and flips a bit in the first and in 1 % of the objects below a prefix."""
 
     def __init__(self, upstream: str, flips: tuple[str, ...]) -> None:
         super().__init__(upstream)
@@ -139,7 +139,7 @@ class _BadNetwork(UnreliableStore):
         self.ended.wait(0.02)
         with self._choice:
             chance, after = self._rng.random(), self._rng.randrange(4000)
-            is_flipped = chance < 0.06 and method == "GET" and path.startswith(self._flips)
+            is_flipped = (chance < 0.06 or not self.hits["flip"]) and method == "GET" and path.startswith(self._flips)
             kind: Kind | None = "lost" if chance < 0.05 else "flip" if is_flipped else None
             if kind is None:
                 return None

@@ -17,6 +17,8 @@ def defer_pandas() -> None:
 
 
 def _without_pandas() -> None:
+    if "pandas" in sys.modules:  # which imports pyarrow
+        return
     import pyarrow as pa
 
     sys.meta_path.insert(0, absent := _AfterImport("pandas", None))

@@ -145,6 +145,13 @@ class Prefetcher:
                 "this iterator was started before a fork, and threads do not survive a fork. "
                 "Open a Loader in the new process, load the state, and iterate there."
             )
+        try:
+            return self._take(step)
+        except BaseException:  # an interrupt of the caller, perhaps, in the middle of a change: the next call builds again
+            self._drop()
+            raise
+
+    def _take(self, step: int) -> Any:
         if not self._chunks or self._chunks[0].steps[self._next_index] != step:
             self._restart(step)
         chunk, index, counts = self._chunks[0], self._next_index, self.counts
@@ -157,7 +164,6 @@ class Prefetcher:
         if index == 0:
             self._wait_for(chunk)
         if index == len(chunk.batches):
-            self._drop()  # the next call builds again
             assert chunk.error is not None
             raise chunk.error
         counts.batches += 1
@@ -197,11 +203,7 @@ class Prefetcher:
 
     def _wait_for(self, chunk: _Chunk) -> None:
         if self._requests_late and chunk.begun.acquire(blocking=False):
-            try:
-                chunk.build(self._build_many)
-            except BaseException:  # an interrupt of the caller
-                self._drop()
-                raise
+            chunk.build(self._build_many)
             chunk.is_built = True
         else:
             chunk.ready.acquire()

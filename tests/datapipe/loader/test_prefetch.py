@@ -10,11 +10,10 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 from urllib.request import urlopen
 
@@ -135,24 +134,38 @@ def test_caller_builds_while_it_only_takes_and_threads_while_it_works(works: boo
     assert all(in_thread[1:]) if works else not any(in_thread[2:])
 
 
-def test_interrupt_of_a_caller_that_builds_costs_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetch, "HANDOVER_S", 1e9)
-    interrupted = [False]
+@pytest.mark.parametrize("handover_s", [0, 1e9])
+def test_interrupt_of_a_caller_at_any_operation_costs_no_batch(handover_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefetch, "HANDOVER_S", handover_s)
+    names = {"_take", "_wait_for", "_request", "build", "hand_out"}
+    left = 0
 
-    def build_many(steps: Sequence[int]) -> list[int]:
-        if 20 in steps and threading.current_thread() is threading.main_thread() and not interrupted[0]:
-            interrupted[0] = True
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename != prefetch.__file__ or frame.f_code.co_name not in names:
+            return None
+        frame.f_trace_opcodes = True
+        left -= event == "opcode"
+        if left < 0:
             raise KeyboardInterrupt
-        return list(steps)
+        return trace
 
-    ahead, step = Prefetcher(build_many, 8, requests_late=True, successor=lambda step: step + 1), 0
-    for step in range(40):
-        with suppress(KeyboardInterrupt):
-            assert ahead.take(step) == step
-            continue
-        assert ahead.take(step) == step
-    ahead.close()
-    assert interrupted[0]
+    number, interrupted = 0, True
+    while interrupted:  # at one operation after another
+        ahead = Prefetcher(lambda steps: list(steps), 4, requests_late=True, successor=lambda step: step + 1)
+        left, interrupted = number, False
+        for step in range(5):
+            sys.settrace(None if interrupted else trace)
+            try:
+                batch = ahead.take(step)
+            except KeyboardInterrupt:
+                interrupted, batch = True, ahead.take(step)
+            finally:
+                sys.settrace(None)
+            assert batch == step
+        ahead.close()
+        number += 7
+    assert number > 200
 
 
 def test_threads_start_at_the_first_batch_and_end_with_the_iterator_or_the_data(tmp_path: Path) -> None:

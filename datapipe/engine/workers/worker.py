@@ -12,6 +12,7 @@ The main thread writes its activity to a block of shared memory. The stacks of i
 
 import ctypes
 import faulthandler
+import gc
 import os
 import queue
 import signal
@@ -25,6 +26,7 @@ from datapipe.machine.terminal import prepare_process
 
 def main(descriptor: int, block: int, trace: int) -> None:
     """Serves tasks from a socket until it closes. All arguments are descriptors."""
+    thresholds = gc.get_threshold()
     prepare_process()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the driver decides
     if sys.platform == "linux":  # PR_SET_PDEATHSIG of prctl(2): the kernel kills this process with its parent thread
@@ -43,6 +45,8 @@ def main(descriptor: int, block: int, trace: int) -> None:
     from datapipe.steps.run_task import run_task
     from datapipe.storage.root import Root
 
+    gc.freeze()
+    gc.set_threshold(*thresholds)  # a stage may leave large values in cycles
     pa.set_cpu_count(1)  # the engines are the only parallelism
     pa.set_io_thread_count(2)
     root = Root(url)

@@ -46,7 +46,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("filter.field", {"field": "text", "min_value": 1, "missing": "keep"}),
     ("filter.license", {"field": "text", "allowed": ["mit OR isc"]}),
     ("filter.sample", {"share": "50%"}),
-    ("join.repository", {"group_by": "id"}),
+    ("join.repository", {"group_by": "repository"}),
     ("filter.url", {"field": "text", "domains": ["8.8.8.8"], "hard_words": ["was"], "soft_words": ["the"], "urls": ["a.b/c"]}),
     *(("filter.gopher_quality", {"profile": profile}) for profile in ("datatrove", "dclm")),
     *(("filter.gopher_repetition", {"profile": profile}) for profile in ("datatrove", "dclm")),
@@ -74,6 +74,8 @@ def _ran(stage: Filter | Map | Global, name: str) -> set[str]:
         batches = [_as_conversations(batch) for batch in batches]
     if isinstance(stage, Filter) and stage.extracts:
         batches = [_as_pages(batch) for batch in batches]
+    if name == "join.repository":
+        batches = [batch.with_columns({key: pa.array([*"aabbccd"]) for key in ("repository", "path")}) for batch in batches]
     with executed() as ran:
         stage.open(StageContext(name=name, seed=1))
         if isinstance(stage, Global):

@@ -152,7 +152,7 @@ def test_interrupt_of_a_caller_at_any_operation_costs_no_batch(handover_s: float
 
     number, interrupted = 0, True
     while interrupted:  # at one operation after another
-        ahead = Prefetcher(lambda steps: list(steps), 4, requests_late=True, successor=lambda step: step + 1)
+        ahead = Prefetcher(list, 4, requests_late=True, successor=lambda step: step + 1)
         left, interrupted = number, False
         for step in range(5):
             sys.settrace(None if interrupted else trace)

@@ -7,8 +7,9 @@ tokens. They come in the order of the input.
 
 A keyed hash of its key decides whether a document is held out, and the share is not stored with a
 snapshot. So a document is held out if its hash is at most the highest of those in the validation
-shards of its source: all documents of these shards are, and none of the training shards is. Those
-of repositories are held out by their ids, which shards lack, so it is those of the shards.
+shards of its source: all documents of these shards are, and none of the training shards is. Of a
+grown output, whose later generations hold nothing out, and of repositories, which are held out by
+their ids, it is those whose keys are in the validation shards.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -89,9 +90,10 @@ def _batches(
 
 
 def _held_out(root: Root, snapshot: Snapshot, source: str, *, is_of_files: bool) -> HeldOut | None:
-    """Which documents of a source are held out, by their keys; None where none is. Memory: keys of held-out repositories."""
+    """Which documents of a source are held out, by their keys; None where none is. Memory: the keys that are held out,
+    of a grown output and of repositories."""
     held = (rows.column("keys").values for rows in shard_batches(root, snapshot, snapshot.shards_of(source, "validation")))
-    if is_of_files:
+    if is_of_files or snapshot.last_part:
         known = pa.chunked_array([*held], KEY_TYPE).cast(pa.binary()).unique()
         return (lambda keys: numbers(compute.is_in(keys.cast(pa.binary()), known))) if len(known) else None
     hashes = (_validation_hashes(snapshot, keys) for keys in held)

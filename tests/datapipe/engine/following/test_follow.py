@@ -24,6 +24,7 @@ from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.removed import read_removed
 from datapipe.snapshots import publish
 from datapipe.snapshots.clean import clean
+from datapipe.snapshots.export.export import shard_batches
 from datapipe.snapshots.export.text import parts_of_text
 from datapipe.snapshots.generations import begin_generation, begun_generation
 from datapipe.snapshots.index.takedown import make_index
@@ -387,6 +388,21 @@ def test_a_later_generation_has_the_cut_of_a_share_that_the_first_one_found(tmp_
     assert second["thresholds"] == first["thresholds"]
     assert first["total"]["documents"]["read"] < second["total"]["documents"]["read"]
     assert first["total"]["documents"]["kept"] < second["total"]["documents"]["kept"]
+
+
+def test_texts_that_are_held_out_are_those_of_the_validation_shards(tmp_path):
+    """Documents of later generations below the share are trained on."""
+    corpus = Corpus(tmp_path, TAIL.replace("3%", "30%"), _FILTERS)
+    corpus.add(1, 2)
+    corpus.follow()
+    corpus.add(3, 4)
+    snapshot = corpus.follow()
+    assert _parts(snapshot) == {0, 1}
+    for split in ("train", "validation"):
+        shards = shard_batches(corpus.root, snapshot, snapshot.shards_of("web", split))
+        keys = {key for rows in shards for row in rows.column("keys").to_pylist() for key in row}
+        texts = (batch for part in parts_of_text(corpus.root, snapshot, None, split) for batch in part.batches())
+        assert sum(batch.num_rows for batch in texts) == len(keys) > 0
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ def check_address(address: str, environment: Mapping[str, str] = os.environ) -> 
         ips = _loopback(host.strip("[]"), int(port))
         if not ips:
             raise
-        named = host if host.strip("[]") in ips else f"{host} ({ips[0]} here)"
+        named = host if host.strip("[]") in ips else f"{host}, which is {ips[0]} here,"
         raise UserError(
             f"{variable}={where}: {named} is this machine alone, and no Ray head listens there ({error}). Expected the "
             f"address of the head as other machines see it. Print it on the head with `hostname -I`; to start a head here, "

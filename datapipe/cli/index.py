@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -66,7 +65,8 @@ def takedown(
         ),
     ] = None,
     from_file: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="A UTF-8 file with one document a line; # begins a comment.")
+        str | None,
+        typer.Option("--from", metavar="FILE", help="A UTF-8 file or URL with one document a line; # begins a comment."),
     ] = None,
 ) -> None:
     """Take documents down from an output, or from an index.
@@ -91,7 +91,7 @@ def takedown(
     from datapipe.snapshots.takedown import named_in
     from datapipe.storage.root import Root
 
-    named = [*(documents or []), *named_in(None if from_file is None else str(from_file))]
+    named = [*(documents or []), *named_in(from_file)]
     if not named:
         raise UserError("no documents. Expected DOCUMENT arguments, or a file with one document a line: --from FILE")
     root = Root(output.rstrip("/"))
@@ -111,7 +111,8 @@ def _take_down_from_output(root: Root, named: list[str]) -> None:
     for stage, num_rows in done.rows.items():
         show(f"{stage}: {counted(num_rows, 'row')} of the index deleted")
     before = f"; {done.num_before:,} were taken down before" if done.num_before else ""
-    show(f"{done.num_new:,} of {counted(done.num_documents, 'document')} taken down{before}")
+    unchecked = "" if root.local is not None else ". Whether rows hold them was not checked, as this is an object store"
+    show(f"{done.num_new:,} of {counted(done.num_documents, 'document')} taken down{before}{unchecked}")
     if note:
         show(note)
     if done.num_new:

@@ -7,6 +7,7 @@
 | | | a full disk, a disk or store that does not answer, damage of files that datapipe wrote, a defect |
 | 2 | what the user gave is wrong | an option, a key of the mixture, the name of a field, a malformed URL |
 | | | a file, index or tokenizer that does not exist, may not be read or does not fit |
+| | | an output that another run is using: wait for it, also for a minute after it was killed on an object store |
 | | | an input file that is damaged, or changes during the run |
 | 130 | stopped by Ctrl-C, SIGTERM or SIGHUP | |
 

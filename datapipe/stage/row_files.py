@@ -172,7 +172,7 @@ def row_documents(record: pa.RecordBatch, spec: RowFiles, *, has_members: bool) 
 
 def _keys(record: pa.RecordBatch, rows: np.ndarray, has_members: bool) -> pa.Array:
     hashes, positions = (half[rows] for half in key_halves(record.column("key")))
-    numbers_in_row = (np.arange(len(rows)) - first_of_group(rows)).astype(np.uint64)
+    numbers_in_row = _numbers_in_row(rows)
     return make_keys(hashes, positions + (numbers_in_row if has_members else numbers_in_row << np.uint64(POSITION_BITS)))
 
 
@@ -184,5 +184,10 @@ def _order(record: pa.RecordBatch, spec: RowFiles, rows: np.ndarray, paths: pa.A
         table = pa.table({"row": rows, "path": paths, "number": np.arange(len(rows))})
         return compute.sort_indices(table, sort_keys=[(name, "ascending") for name in table.column_names])
     hashes = keyed_hash(key_halves(record.column("key")), spec.seed)
-    ranks = keyed_hash((hashes[rows], (np.arange(len(rows)) - first_of_group(rows)).astype(np.uint64)), spec.seed)
+    ranks = keyed_hash((hashes[rows], _numbers_in_row(rows)), spec.seed)
     return pa.array(np.lexsort((ranks, rows)))
+
+
+def _numbers_in_row(rows: np.ndarray) -> np.ndarray:
+    """The number of each entry among those of its row, (num_entries,) uint64."""
+    return (np.arange(len(rows)) - first_of_group(rows)).astype(np.uint64)

@@ -38,6 +38,7 @@ from datapipe.records.checksum import bytes_checksum, intact
 from datapipe.records.names import SNAPSHOT
 from datapipe.records.versions import TrustedRecords
 from datapipe.shards.leaves import problem_of
+from datapipe.shards.shard_lists import list_files, read_lists
 from datapipe.shards.shard_table import (
     Count,
     InsidePath,
@@ -47,8 +48,6 @@ from datapipe.shards.shard_table import (
     ShortText,
     SourceName,
     absent,
-    list_files,
-    read_lists,
 )
 from datapipe.shards.snapshot_folder import find_snapshot, output_of, snapshot_folder
 from datapipe.shards.source_entry import SourceEntry

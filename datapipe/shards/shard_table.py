@@ -1,14 +1,7 @@
-"""The shards that a manifest lists, as columns.
-
-    ShardTable ─▶ lists/<digest>.parquet    the shards of part 0: of the first run
-               ─▶ lists/<digest>.parquet    those of each part that was added later
-
-So a manifest stays small, however many shards it has. Snapshots with the same shards share a list.
-"""
+"""The shards that a manifest lists, as columns."""
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -17,17 +10,11 @@ from typing import Annotated, Any, Literal, NamedTuple, overload
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
-import xxhash
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from datapipe import columns
 from datapipe.columns import compute
-from datapipe.errors import SnapshotError
-from datapipe.records.checksum import bytes_checksum
-from datapipe.records.names import LISTS
 from datapipe.records.outputs import ShardFile
-from datapipe.storage.root import Root, parquet_table
 
 _LENGTH_FOLDER = r"^length-\d+/"
 _NOT_NUMBERED = _LENGTH_FOLDER + r"|-[0-9a-f]{16}((?:\.[a-z]+)+)$"
@@ -53,8 +40,6 @@ SCHEMA = pa.schema(
 _OUTSIDE = r"[\x00-\x1f\\]|(^|/)\.{0,2}(/|$)|[^/]{256}"
 """In a path: a control character, a backslash, or a part that is empty, "." or "..", or longer than a name may be. Before a
 first "/" is an empty part."""
-
-_REQUIRED = ("path", "source", "split", "checksum", "sequences", "tokens", "documents", "bytes", "text_bytes")
 
 MOST_CHARACTERS = 1000  # of a name, path or checksum in a manifest, which may be another party's
 _SHOWN_CHARACTERS = 100
@@ -347,73 +332,3 @@ class ShardTable(Sequence[ShardEntry]):
             for number in np.flatnonzero(columns.numbers(compute.is_in(column, wanted))).tolist()
         )
         return list(dict.fromkeys(positions))
-
-
-def list_files(shards: ShardTable) -> dict[str, bytes]:
-    """By path, the content of the lists of shards: one for each part, in the order of the parts."""
-    files: dict[str, bytes] = {}
-    for part in np.unique(shards.parts).tolist():
-        sink = io.BytesIO()
-        table = shards.of_part(part)
-        if table.column("cells").null_count == len(table):
-            table = table.drop_columns("cells")
-        pq.write_table(table, sink, compression="zstd", store_schema=False)
-        content = sink.getvalue()
-        files[f"{LISTS}/{xxhash.xxh3_128_hexdigest(content)}.parquet"] = content
-    return files
-
-
-def read_lists(root: Root, checksums: Mapping[str, str]) -> ShardTable:
-    """The shards of lists, by their paths. Raises SnapshotError for a list that is missing or damaged."""
-    return ShardTable(pa.concat_tables([_listed(root, path, checksum) for path, checksum in checksums.items()]))
-
-
-def _listed(root: Root, path: str, checksum: str) -> pa.Table:
-    try:
-        content = root.read_bytes(path)
-        if bytes_checksum(content) != checksum:
-            raise ValueError("its checksum is another one")
-        return read_list(content)
-    except (ValueError, OSError, pa.ArrowException) as error:
-        raise SnapshotError(
-            f"{root.child_url(path)}: not the list of shards that the manifest names: {str(error)[:300]}. Run "
-            f"the mixture again to rewrite it, with --rebuild where files were added later."
-        ) from error
-
-
-def read_list(content: bytes) -> pa.Table:
-    """The shards in the content of a list, as columns of `SCHEMA`. Raises ValueError for content that no run writes."""
-    table = parquet_table(content)
-    if "cells" not in table.schema.names:
-        table = table.append_column(SCHEMA.field("cells"), pa.nulls(len(table), SCHEMA.field("cells").type))
-    if table.schema.names != SCHEMA.names:
-        raise ValueError(f"a list of shards with the columns {', '.join(table.schema.names)[:MOST_CHARACTERS]}")
-    table = table.cast(SCHEMA)
-    table.validate(full=True)
-    for field in SCHEMA:
-        column = table.column(field.name)
-        if field.name in _REQUIRED and column.null_count:
-            raise ValueError(f"a shard without {field.name}")
-        _check_values(field.name, column.combine_chunks())
-    return table
-
-
-def _check_values(name: str, values: pa.Array) -> None:
-    most = (1 << 62) - 1
-    if name == "split" and not compute.all(compute.is_in(values, pa.array(["train", "validation"])), min_count=0).as_py():
-        raise ValueError("a split that is neither train nor validation")
-    if name == "hashes":
-        sizes = compute.list_value_length(values)
-        if not compute.all(compute.equal(sizes, 2), min_count=0).as_py() or values.flatten().null_count:
-            raise ValueError("a range of hashes that is no pair")
-        values, most = values.flatten(), 1 << 64
-    elif name == "cells":
-        runs = values.flatten()
-        if runs.null_count or any(runs.field(field).null_count for field, _ in _CELL_RUN):
-            raise ValueError("a run of a cell that lacks a number")
-        return  # `check_cells` checks the others
-    elif pa.types.is_string(values.type):
-        values, most = compute.utf8_length(values), MOST_CHARACTERS
-    bounds = compute.min_max(values).as_py()
-    if bounds["min"] is not None and not 0 <= bounds["min"] <= bounds["max"] <= most:
-        raise ValueError(f"a {name} that is out of range")

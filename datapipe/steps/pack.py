@@ -20,14 +20,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any, Literal, Self
 
 import numpy as np
 import pyarrow as pa
 
 from datapipe.cell_names import chosen_values
-from datapipe.columns import dtype_of, is_first, key_matrix, numbers
 from datapipe.exchange.ranges import HASH_SPACE, read_slices
 from datapipe.exchange.tables import FactWriter, check_committed, packed_facts, shard_of_task
 from datapipe.metrics import Packing, TaskMetrics, add_to
@@ -39,12 +37,13 @@ from datapipe.shards import schemas
 from datapipe.shards.shard_table import ShardGroup, shard_path, with_digest
 from datapipe.shards.writer import BATCH_BYTES, CellOfRows, ShardWriter, shard_schema
 from datapipe.steps.budget import budget_shares
-from datapipe.steps.cells import CELL_SHIFT, again_borders, borders_within, cell_of_border, cell_ranges, ends_within
+from datapipe.steps.cells import CELL_SHIFT, again_borders, borders_within, cell_ranges, ends_within
 from datapipe.steps.costs import StepCost, Texts, seconds_of
 from datapipe.steps.grid import CellSizesMetrics, names_of
 from datapipe.steps.growth import Files, Growth, Reads, StepSize
 from datapipe.steps.kind import LEFT_OUT, WHERE_GIVEN, Fields, Plan, Planning, Step, Task, checksums, entering
 from datapipe.steps.merge import grow_merged, hash_ranges, merged, num_ranges, overlapping, row_bytes
+from datapipe.steps.pools import Pool, pools
 from datapipe.steps.stops import found_stops
 from datapipe.steps.tokenize import training_parts
 from datapipe.storage.root import Root
@@ -130,11 +129,12 @@ class PackTask(Task):
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
         metrics = TaskMetrics(own=PackMetrics())
         writers = _Writers(self, root, folder)
+        size = self.pool_documents if self.method in POOLED else None
         num_docs, last = 0, None
         try:
             read = read_slices(root, self.files, (self.start,), (self.stop,))
             slices = metrics.timed_each("read tokens", read, lambda rows: (rows.nbytes, rows.num_rows))
-            for number, (cell, pool) in enumerate(_pools(self, slices)):
+            for number, (cell, pool) in enumerate(pools(slices, size, self.again, dict(self.ends))):
                 num_docs += pool.num_docs
                 metrics.of(PackMetrics).cell_parts += cell != last
                 last = cell
@@ -276,97 +276,8 @@ def _tasks(
             yield {**of_part, **of_cells, "files": of_range[table], "start": start, "stop": stop, "bucket": bucket}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Pool:
-    offsets: np.ndarray  # (num_docs + 1,) int64 into the ids
-    ids: np.ndarray  # (num_tokens,) uint16 or uint32
-    keys: np.ndarray  # (num_docs, 16) uint8
-    # (num_runs, 2) int64, start and stop in the ids of each run that no loss counts; None where documents have no segments
-    unlearned: np.ndarray | None
-
-    @property
-    def num_docs(self) -> int:
-        return len(self.keys)
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(column.nbytes for column in (self.offsets, self.ids, self.keys, self.unlearned) if column is not None)
-
-
-def _pools(task: PackTask, slices: Iterator[pa.RecordBatch]) -> Iterator[tuple[CellOfRows | None, _Pool]]:
-    """The documents that are packed together: `pool_documents` for best fit, else all of them; of one cell, and drawn equally
-    often, where there are cells."""
-    size = task.pool_documents if task.method in POOLED else None
-    held: list[pa.RecordBatch] = []
-    num_held, cell = 0, None
-    for of_rows, rows in _by_cell(task, slices):
-        if held and of_rows != cell:
-            yield cell, _joined(held)
-            num_held = 0
-        cell = of_rows
-        held.append(rows)
-        num_held += rows.num_rows
-        del rows
-        while size is not None and num_held >= size:
-            last, rest = held.pop(), num_held - size
-            held.append(last.slice(0, last.num_rows - rest))
-            yield cell, _joined(held)
-            held, num_held = [last.slice(last.num_rows - rest)] if rest else [], rest
-    if held:
-        yield cell, _joined(held)
-
-
-_OF_SHUFFLE = np.uint64((1 << CELL_SHIFT) - 1)  # the bits of a token row's hash that are of the shuffle hash
-
-
-def _by_cell(task: PackTask, slices: Iterator[pa.RecordBatch]) -> Iterator[tuple[CellOfRows | None, pa.RecordBatch]]:
-    """Sorted rows, cut where another cell begins, and within a cell where rows end that an epoch has once more."""
-    borders, ends = {cell_of_border(border): border for border in task.again or ()}, dict(task.ends)
-    for rows in slices:
-        if task.again is None:
-            yield None, rows
-            continue
-        hashes = numbers(rows.column("hash"))
-        cells = (hashes >> np.uint64(CELL_SHIFT)).astype(np.int64)
-        starts = [*np.flatnonzero(is_first(cells)).tolist(), len(cells)]
-        for start, stop in pairwise(starts):
-            cell = int(cells[start])
-            last = stop
-            if cell in ends:
-                last = start + int(np.searchsorted(hashes[start:stop] & _OF_SHUFFLE, np.uint64(ends[cell])))
-            middle = min(last, start + int(np.searchsorted(hashes[start:stop], np.uint64(borders.get(cell, 0)))))
-            for is_again, begin, end in ((True, start, middle), (False, middle, last)):
-                if begin < end:
-                    yield (cell, is_again), rows.slice(begin, end - begin)
-
-
-def _joined(held: list[pa.RecordBatch]) -> _Pool:
-    """The pool of some rows of `schemas.tokens`. Takes them out of the list as it copies them, so that they are there once."""
-    lengths = [np.diff(rows.column("tokens").offsets.to_numpy()) for rows in held]
-    offsets = np.concatenate([[0], *lengths]).cumsum()
-    ids = np.empty(int(offsets[-1]), dtype_of(held[0].schema.field("tokens").type.value_type))
-    keys = np.concatenate([key_matrix(rows.column("key")) for rows in held])
-    unlearned = _runs_of(held, offsets) if schemas.UNLEARNED in held[0].schema.names else None
-    start, memory = 0, pa.default_memory_pool()
-    while held:
-        own = held.pop(0).column("tokens").flatten()
-        ids[start : start + len(own)] = own.to_numpy()
-        start += len(own)
-        del own
-        memory.release_unused()  # an allocator would keep what is released until later
-    return _Pool(offsets=offsets, ids=ids, keys=keys, unlearned=unlearned)
-
-
-def _runs_of(held: Sequence[pa.RecordBatch], offsets: np.ndarray) -> np.ndarray:
-    """`_Pool.unlearned` of rows whose ids are at `offsets` (num_docs + 1,)."""
-    lists = [rows.column(schemas.UNLEARNED) for rows in held]
-    counts = np.concatenate([np.diff(of_rows.offsets.to_numpy()) for of_rows in lists])
-    values = np.concatenate([of_rows.flatten().to_numpy() for of_rows in lists])
-    return (values + np.repeat(offsets[:-1], counts)).reshape(-1, 2)
-
-
 def _write_pool(
-    task: PackTask, pool: _Pool, number: int, cell: CellOfRows | None, writers: _Writers, metrics: TaskMetrics
+    task: PackTask, pool: Pool, number: int, cell: CellOfRows | None, writers: _Writers, metrics: TaskMetrics
 ) -> None:
     with metrics.timed("pack", pool.num_bytes, pool.num_docs):
         lengths = np.diff(pool.offsets)

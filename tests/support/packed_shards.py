@@ -17,7 +17,8 @@ from datapipe import columns
 from datapipe.records.checksum import bytes_checksum, file_checksum
 from datapipe.shards.manifest import FileEntry, Phase, Snapshot, TokenizerEntry
 from datapipe.shards.schemas import UNLEARNED, token_type
-from datapipe.shards.shard_table import ShardEntry, ShardTable, list_files
+from datapipe.shards.shard_lists import list_files
+from datapipe.shards.shard_table import ShardEntry, ShardTable
 from datapipe.shards.source_entry import SourceEntry
 from datapipe.shards.writer import ShardFormat, ShardWriter, shard_schema
 from datapipe.storage.object_store import Bucket

@@ -67,16 +67,27 @@ def texts(numbers: np.ndarray, num_docs: int) -> pa.Array:
     return columns.texts_from(offsets, written.reshape(-1))
 
 
-def write(folder: Path, num_docs: int, docs_per_file: int = 200_000) -> Path:
-    """Parquet files of `num_docs` documents, a number that the prime 7919 does not divide."""
+def _to_split_by(numbers: np.ndarray) -> dict[str, pa.Array]:
+    """A topic of a thousand, and a score, of each document."""
+    drawn = mixed(numbers + np.uint64(1 << 41))
+    topics = pa.array((drawn % np.uint64(1000)).astype(np.int64)).cast(pa.string())
+    return {"topic": topics, "score": pa.array(drawn.astype(np.float64) / 2.0**64)}
+
+
+def write(folder: Path, num_docs: int, docs_per_file: int = 200_000, *, to_split: bool = False) -> Path:
+    """Parquet files of `num_docs` documents, a number that the prime 7919 does not divide. `to_split`: with the columns
+    "topic" and "score"."""
     folder.mkdir(parents=True, exist_ok=True)
     schema = pa.schema([pa.field("text", pa.large_string())])
+    if to_split:
+        schema = schema.append(pa.field("topic", pa.string())).append(pa.field("score", pa.float64()))
     for first in range(0, num_docs, docs_per_file):
         with pq.ParquetWriter(folder / f"{first:010d}.parquet", schema, compression="lz4") as writer:
             last = min(num_docs, first + docs_per_file)
             for start in range(first, last, _CHUNK_DOCS):
-                rows = texts(numbers_at(start, min(last, start + _CHUNK_DOCS), num_docs), num_docs)
-                writer.write_table(pa.table({"text": rows}, schema=schema), row_group_size=_ROW_GROUP_DOCS)
+                numbers = numbers_at(start, min(last, start + _CHUNK_DOCS), num_docs)
+                rows = {"text": texts(numbers, num_docs), **(_to_split_by(numbers) if to_split else {})}
+                writer.write_table(pa.table(rows, schema=schema), row_group_size=_ROW_GROUP_DOCS)
     return folder
 
 

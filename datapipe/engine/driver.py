@@ -116,6 +116,8 @@ class Driver:
             self.emit(Progress(is_last=True))
             with suppress(OSError):  # of a run that ends for another reason, and so waits for no disk
                 self.ledger.commit(self._pending.records)
+            if self.plan is not None and not self.plan.is_committed:  # the report has what was committed since
+                self.plan = compile_plan(self.request, self._look_up, self.plan, self._earlier)
 
     def _run(self, engine: Engine) -> Plan:
         plan = self.plan or self.compile()

@@ -62,7 +62,7 @@ def source_counts(plan: Plan, source: str) -> SourceCounts:
         if step.kind == LimitTask.kind:  # of the generations that have a limit
             total.kept -= part.read - part.kept
             total.kept_bytes -= part.read_bytes - part.kept_bytes
-        elif step.is_committed:
+        elif step.is_committed or step is steps[0]:
             total.kept, total.kept_bytes = part.kept, part.kept_bytes
     tokenized, limited, packed, written = (plan.of_kind(kind, source) for kind in ("tokenize", "limit", "pack", "write"))
     of_tokens = [step.own(TokenizeMetrics) for step in tokenized]

@@ -52,7 +52,7 @@ def step_text(step: Mapping[str, Any]) -> str:
     took_s = step["seconds"] / max(1, step["committed"])
     parts = [
         f"{step['committed']:,}/{step['tasks']:,}",
-        "" if step["seconds_left"] is None else f"{duration(step['seconds_left'])} left",
+        f"{duration(step['seconds_left'])} left" if (step["seconds_left"] or 0) >= 1 else "",
         f"{counted(written['rows'], 'row')}, {size(written['bytes'])}" if written else done,
         f"{step['mb_per_s']:,.1f} MB/s" if step["mb_per_s"] else "",
         step["title"],
@@ -86,7 +86,10 @@ def left_text(status: Status) -> str:
 def _running_lines(status: Status) -> Iterator[str]:
     now = time.time()
     slots, queued = counted(status["slots"], "slot"), counted(status["queued"], "task")
-    yield f"{status['num_running']:,} running in {slots}; {queued} in the queue"
+    if status["num_running"] or not status["queued"] or status["waiting"]:
+        yield f"{status['num_running']:,} running in {slots}; {queued} in the queue"
+    else:  # tasks end before a worker reports them
+        yield f"{queued} running in {slots} or in the queue"
     for each in status["running"][:_SHOWN]:
         memory = f", {size(each['memory_bytes'])}" if each["memory_bytes"] else ""
         node = each["node"]

@@ -167,7 +167,7 @@ class RunState:
             num_tasks, totals = None if step.tasks is None else len(step.tasks), _growing(step)
             state = steps[step.id] = StepState(step=step, planned=num_tasks, totals=totals, estimate=event.costs.get(step.id))
             if (before := self.steps.get(step.id)) is not None:
-                state.began, state.done_here, state.bytes_here = before.began, before.done_here, before.bytes_here
+                state.began, state.bytes_here = before.began, before.bytes_here
             if num_tasks is not None:
                 state.began = state.began or time.monotonic()
         self.steps = self._planned = steps  # as a whole, so that no scrape sees a counter fall
@@ -180,7 +180,6 @@ class RunState:
             assert attempt.record is not None
             self._of_process.observe("driver_lag_seconds", value=lag_s)
             state = self.steps[attempt.task.step]
-            state.done_here += 1
             state.bytes_here += attempt.record.metrics.document_counts.read_bytes
             state.totals.add(attempt.record)
 
@@ -218,11 +217,6 @@ class RunState:
             running[each.step].append(max(0.0, now - since.get(each.attempt, now)))
         steps = [replace(step, running_s=running[name]) for name, step in self.steps.items()]
         return time_left(steps, self.slots)
-
-    def text_of_time_left(self) -> str:
-        """In words, for people; empty while unknown."""
-        left = self.time_left() if self.steps else None
-        return "" if left is None else str(left)
 
     def waiting(self) -> list[str]:
         """What tasks wait for: another process, a node that has what they need or compiles kernels, a disk or store that

@@ -14,7 +14,7 @@ from typing import Any
 from datapipe.credentials import masked
 from datapipe.engine.events import Event, Planned, Progress, RunEnded
 from datapipe.engine.watching.state import RunState
-from datapipe.engine.watching.time_left import StepState
+from datapipe.engine.watching.time_left import StepState, TimeLeft
 from datapipe.errors import UserError, exit_status_of
 from datapipe.records.names import FOLLOWER, FOLLOWING, STATUS
 from datapipe.storage.lock import LeaseLostError, holder
@@ -68,7 +68,7 @@ class StatusFile:
             "written": time.time(),
             "seconds_left": None if left is None else left.seconds,
             "is_least": left is not None and left.is_least,
-            "steps": list(map(step_json, state.steps.values())),
+            "steps": [step_json(step, left) for step in state.steps.values()],
             "documents": {source: {fate: sums["documents", source, fate] for fate in _FATES} for source in sources},
             "running": [
                 {
@@ -92,11 +92,10 @@ class StatusFile:
         }
 
 
-def step_json(step: StepState) -> dict[str, Any]:
-    """How far a step is. The rate and the time left are of this process alone."""
+def step_json(step: StepState, left: TimeLeft | None) -> dict[str, Any]:
+    """How far a step is. The rate is of this process alone. `left`: of the run."""
     here_s = 0.0 if step.began is None else time.monotonic() - step.began
     totals = step.totals
-    remaining = (step.planned or 0) - totals.tasks
     return {
         "step": step.step.id,
         "title": step.step.title,
@@ -108,7 +107,7 @@ def step_json(step: StepState) -> dict[str, Any]:
         "kept": totals.documents.kept,
         "written": {"rows": sum(dict(totals.rows).values()), "bytes": totals.bytes} if step.step.work.is_exchange else None,
         "mb_per_s": step.bytes_here / 1e6 / here_s if here_s else 0.0,
-        "seconds_left": here_s / step.done_here * remaining if step.done_here and remaining > 0 else None,
+        "seconds_left": None if left is None else left.by_step.get(step.step.id),
     }
 
 
@@ -125,7 +124,8 @@ def read_status(root: Root) -> dict[str, Any]:
     outcome = status["outcome"]
     status["state"] = outcome if outcome in ("running", "finished", "stopped") else "failed"
     if outcome == "running" and not status["holder"]:
-        status |= {"outcome": "killed", "running": [], "num_running": 0, "state": "killed"}
+        status |= {"outcome": "killed", "running": [], "num_running": 0, "state": "killed", "seconds_left": None}
+        status["steps"] = [{**step, "seconds_left": None} for step in status["steps"]]
     return status
 
 

@@ -16,7 +16,6 @@ from datapipe.engine.protocol import Message
 from datapipe.engine.watching.screen import step_lines, step_text
 from datapipe.engine.watching.state import RunState
 from datapipe.engine.watching.status import step_json
-from datapipe.engine.watching.time_left import StepState
 from datapipe.engine.workers.process import state_of
 from datapipe.machine.terminal import harmless
 from datapipe.quantities import counted, duration
@@ -54,7 +53,9 @@ class Terminal:
                 self._has_plan = True
             case Committed() if self._live is None:
                 ended = [self._state.steps[name] for name in dict.fromkeys(each.task.step for each in event.attempts)]
-                self._print_steps(step for step in ended if step.state == "committed")
+                for step in ended:
+                    if step.state == "committed":
+                        self._print(step_text(step_json(step, None)))
             case Progress() if self._live is None and time.monotonic() - self._last_plain > _PLAIN_EVERY_S:
                 self._print_all()
             case _:
@@ -63,16 +64,15 @@ class Terminal:
 
     def _print_all(self) -> None:
         if self._state.steps:
-            self._print_steps(step for step in self._state.steps.values() if step.state == "running" and step.totals.tasks)
+            left = self._state.time_left()
+            for step in self._state.steps.values():
+                if step.state == "running" and step.totals.tasks:
+                    self._print(step_text(step_json(step, left)))
             for line in self._training():
                 self._print(line)
-            if left := self._state.text_of_time_left():
+            if left and str(left):
                 self._print(f"all steps: {left}")
             self._last_plain = time.monotonic()
-
-    def _print_steps(self, steps: Iterator[StepState]) -> None:
-        for step in steps:
-            self._print(step_text(step_json(step)))
 
     def _print(self, line: str) -> None:
         print_text(masked(line), self.console)
@@ -86,7 +86,8 @@ class Terminal:
 
     def display(self) -> Group:
         width = self.console.width
-        shown = step_lines([step_json(step) for step in self._state.steps.values()], self._state.text_of_time_left())
+        left = self._state.time_left()
+        shown = step_lines([step_json(step, left) for step in self._state.steps.values()], str(left or ""))
         heading, *steps = (fitting(harmless(line), width) for line in shown)
         lines = [fitting(harmless(masked(line)), width) for line in (*worker_lines(self._state.messages), *self._training())]
         return Group(Text(heading, style="italic"), *map(Text, steps), *(Text(line, style="dim") for line in lines))

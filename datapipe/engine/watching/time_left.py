@@ -8,7 +8,7 @@ task that runs alone. Rough like the estimate: slots that the last tasks of a st
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from datapipe.quantities import duration
@@ -28,9 +28,7 @@ class StepState:
     running_s: Sequence[float] = ()  # of each running attempt
     estimate: StepCost | None = None  # of all its tasks; None for none
     began: float | None = None  # when this process first saw its tasks, in seconds of `time.monotonic`
-    # done_here, bytes_here: tasks that this process has committed, and the text that they have read
-    done_here: int = 0
-    bytes_here: int = 0
+    bytes_here: int = 0  # text that the tasks which this process has committed have read
 
     @property
     def state(self) -> str:
@@ -45,10 +43,12 @@ class StepState:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimeLeft:
-    """Seconds until all steps are committed; at least, where some work has no estimate."""
+    """Seconds until all steps are committed; at least, where some work has no estimate. `by_step`: of each running step,
+    if all slots work for it."""
 
     seconds: float
     is_least: bool = False
+    by_step: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     def __str__(self) -> str:
         """Empty below a second, for steps so short that the estimate is worthless."""
@@ -64,6 +64,7 @@ def time_left(steps: Sequence[StepState], slots: int) -> TimeLeft | None:
         return None
     slowdown, is_known, is_least = _slowdown(steps), False, False
     now_s = longest_s = alone_s = later_s = 0.0
+    by_step: dict[str, float] = {}
     for step in ahead:
         task_s = _task_seconds(step, slowdown)
         if not step.totals.tasks:  # no committed task corrects the estimate
@@ -75,14 +76,15 @@ def time_left(steps: Sequence[StepState], slots: int) -> TimeLeft | None:
         num_left = 1 if step.planned is None else step.planned - step.totals.tasks
         left_s = num_left * task_s - sum(min(running_s, task_s) for running_s in step.running_s)
         if step.is_alone:
-            alone_s += left_s
+            alone_s, by_step[step.step.id] = alone_s + left_s, left_s
         elif step.planned is None:
             later_s += left_s
         else:  # its last tasks may be fewer than the slots
             least_s = math.ceil(num_left / slots) * task_s - min(task_s, min(step.running_s, default=0.0))
             now_s, longest_s = now_s + left_s, max(longest_s, least_s)
+            by_step[step.step.id] = max(left_s / slots, least_s)
     seconds = max(now_s / slots, longest_s) + alone_s + later_s / slots
-    return TimeLeft(seconds=seconds, is_least=is_least) if is_known else None
+    return TimeLeft(seconds=seconds, is_least=is_least, by_step=by_step) if is_known else None
 
 
 def _slowdown(steps: Iterable[StepState]) -> float:

@@ -106,7 +106,7 @@ def test_time_left_is_of_all_steps_and_the_same_on_the_screen_and_in_status(mixt
 
     def look(record: Any) -> None:
         StatusFile(root, state).observe(Progress())
-        seen.append((state.time_left(), state.text_of_time_left(), left_text(read_status(root))))
+        seen.append((state.time_left(), str(state.time_left() or ""), left_text(read_status(root))))
 
     def observe(event: Event) -> None:
         costs.update(event.costs if isinstance(event, Planned) else {})
@@ -120,6 +120,21 @@ def test_time_left_is_of_all_steps_and_the_same_on_the_screen_and_in_status(mixt
     waiting = [name for name in state.steps if name not in ("web/read", "dedup.exact/match")]
     assert first.seconds > sum(costs[name].seconds for name in waiting) / 3 > 0
     assert state.time_left() == TimeLeft(seconds=0.0)
+
+
+@pytest.mark.medium
+def test_report_of_a_stopped_run_counts_what_the_step_had_committed(mixture: Path) -> None:
+    state = RunState()
+
+    def stop(record: Any) -> None:
+        raise KeyboardInterrupt
+
+    ended = run_and_report(Run(load_mixture(mixture), runs.Watcher(on_commit=stop), make_engine=runs.InProcess), state)
+    assert ended.report is not None
+    counts, tasks = ended.report.total.documents, ended.report.tasks["web/read"]
+    assert (ended.report.status, 0 < tasks.committed < (tasks.planned or 0)) == ("stopped", True)
+    assert counts.read == counts.kept + sum(counts.dropped.values()) > 0
+    assert state.sums["documents", "web", "read"] == counts.read
 
 
 class _Cold(runs.InProcess):

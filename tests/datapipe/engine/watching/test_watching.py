@@ -28,7 +28,7 @@ from datapipe.engine.events import (
 )
 from datapipe.engine.protocol import Attempt, Engine, Failure, Message
 from datapipe.engine.watching.metrics import RunMetrics
-from datapipe.engine.watching.screen import watch
+from datapipe.engine.watching.screen import status_lines, watch
 from datapipe.engine.watching.state import RunState
 from datapipe.engine.watching.status import step_json
 from datapipe.engine.watching.terminal import Terminal, worker_lines
@@ -243,6 +243,18 @@ def test_a_step_without_an_estimate_makes_the_time_a_lower_bound_until_tasks_are
     assert time_left([_step(planned=5, estimate=estimate)], 2) is None
 
 
+def test_no_step_has_more_time_left_than_the_run_and_those_that_wait_or_are_done_have_none() -> None:
+    left = time_left([DONE, _running(9, 90.0, 4.0), replace(READING, step=_TRAIN), WAITING], 4)
+    assert left is not None
+    assert left.by_step == {"map": 6.0, "train": 60.0}
+    assert left.seconds > 66.0
+
+
+def test_status_counts_tasks_too_short_to_be_seen_running_as_running_or_waiting() -> None:
+    assert "5 tasks running in 2 slots or in the queue" in status_lines(_status(queued=5), "out")
+    assert "0 running in 2 slots; 5 tasks in the queue" in status_lines(_status(queued=5, waiting=["a node"]), "out")
+
+
 ROOT = Path(__file__).resolve().parents[4]
 DEPLOY = ROOT / "deploy"
 NAME = re.compile(r"datapipe_run_\w+")
@@ -273,7 +285,7 @@ def test_every_expression_of_the_dashboard_and_the_alerts_and_the_readme_name_th
 
 
 def _status(state: str = "running", committed: int = 0, **facts: Any) -> dict[str, Any]:
-    step = step_json(_step(planned=4, committed=committed))
+    step = step_json(_step(planned=4, committed=committed), None)
     who = {"state": state, "outcome": state, "process": "7 on here", "holder": "7 on here", "started": 0.0}
     counts = {"steps": [step], "documents": {}, "num_running": 0, "slots": 2, "queued": 0, "seconds_left": 65.0}
     rest = {"running": [], "waiting": [], "failures": {}, "last_failure": "", "messages": [], "is_least": False}
@@ -324,8 +336,8 @@ def test_exit_status_of_a_watched_run_that_ends_is_killed_or_cannot_be_read(look
 
 
 class _Timed(RunState):
-    def text_of_time_left(self) -> str:
-        return "about 4:10 left"
+    def time_left(self) -> TimeLeft:
+        return TimeLeft(seconds=250.0, by_step={"web/read": 65.0})
 
 
 def _message(work: str, place: str, silent_s: float) -> Message:
@@ -353,7 +365,7 @@ def _displayed(terminal: bool) -> str:
 
 def test_progress_is_drawn_on_a_terminal_and_is_a_line_in_a_log_when_a_step_ends():
     shown = _displayed(terminal=True)
-    for part in ("0 of 2 steps done, about 4:10 left", "1/2", "7 kept", "workers: 2 redact.pii, 1 filter.length"):
+    for part in ("0 of 2 steps done, about 4:10 left", "1/2  1:05 left  7 kept", "workers: 2 redact.pii, 1 filter.length"):
         assert part in shown
     assert "no report for 11 s: filter.length on 80 documents, from a.jsonl:7" in shown
     [line] = _displayed(terminal=False).splitlines()

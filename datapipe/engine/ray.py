@@ -285,6 +285,20 @@ def _keeping_sigterm() -> Iterator[None]:
             signal.signal(signal.SIGTERM, handler)
 
 
+@contextmanager
+def connected(address: str) -> Iterator[None]:
+    """The connection of a run to a cluster, made before inputs are listed: a wrong address or token is reported at once."""
+    is_ours = not ray.is_initialized()
+    if is_ours:
+        with _keeping_sigterm():
+            _connect(address, None)
+    try:
+        yield
+    finally:
+        if is_ours:
+            ray.shutdown()
+
+
 def _connect(address: str | None, num_workers: int | None) -> None:
     common: dict[str, Any] = {"log_to_driver": False, "include_dashboard": False, "logging_level": "warning"}
     try:

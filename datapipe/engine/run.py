@@ -138,6 +138,10 @@ class Run:
         """In a new output all tasks are still to run, so kernels are compiled, and a worker starts, while the inputs are
         listed. The stages are known by now: what they added to `sys.path` reaches the worker."""
         folder = self.root.local
+        if self.options.address is not None and self.make_engine is None:
+            from datapipe.engine.ray import connected
+
+            self._beside.enter_context(connected(self.options.address))
         if self.options.engine != "local" or folder is None or (folder / WORK).exists():
             return
         self._compile_kernels()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from datapipe.errors import UserError
 from datapipe.storage.object_store import os_errors
-from datapipe.storage.outages import StoreRefusedError, StoreSilentError
+from datapipe.storage.outages import NoBucketError, StoreSilentError
 from datapipe.storage.root import Root
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ class ConditionalStore:
         for attempt in range(1, _WRITES + 1):
             try:
                 return self._put(path, content, expected)
-            except StoreRefusedError as error:
-                if expected is not None or "NoSuchBucket" not in str(error):
+            except NoBucketError:
+                if expected is not None:
                     raise
                 self.root.bucket.create_bucket()
             except (AlreadyExistsError, PreconditionError, OSError) as error:

@@ -48,7 +48,8 @@ _KIND = re.compile(r"kind: ([A-Z][a-z]+)")
 _TEMPORARY_STATUSES = frozenset({"408", "409", "416", "425", "429"})
 # of answers with the status 400 or 404; others need a change of the URL or of the credentials
 _TEMPORARY_CODES = frozenset({"RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch", "NoSuchUpload"})
-_OF_NO_OBJECT = ("NoSuchBucket", "ContainerNotFound", "NoSuchUpload")
+_OF_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
+_OF_NO_OBJECT = (*_OF_NO_BUCKET, "NoSuchUpload")
 _METADATA_SERVER = re.compile(r"//(169\.254\.169\.254|metadata\.google\.internal|metadata)\b")
 
 _first_process: list[int] = []
@@ -199,9 +200,9 @@ class Bucket:
         from obstore import sign
 
         options = options_of(self.url)
-        missing = f"{self.url}: the store has no bucket {self.name}"
+        missing = options.no_bucket()
         if not options.is_on("allow_bucket_creation"):
-            raise UserError(f"{missing}. Create it, name another, or add allow_bucket_creation=true to the URL.")
+            raise UserError(f"{missing}.")
         region = options.of_store().get("region", "us-east-1")
         place = f"<LocationConstraint>{region}</LocationConstraint>" if region != "us-east-1" else ""
         url = sign(cast("SignCapableStore", self._writer), "PUT", "", timedelta(minutes=5))
@@ -210,7 +211,7 @@ class Bucket:
         verify = options.is_on("tls_verify_certificates", "1") and (ssl.create_default_context(cafile=ca) if ca else True)
         answer = httpx.put(url, content=content, verify=verify)
         if not answer.is_success:
-            raise UserError(f"{missing}, and refuses to create it: HTTP {answer.status_code}. Create it, or name another.")
+            raise UserError(f"{self.url}: the store refuses to create it, HTTP {answer.status_code}. {missing}.")
 
 
 class _Reading(Reading):
@@ -300,14 +301,16 @@ def os_errors(url: str, key: str, passing: tuple[type[Exception], ...] = ()) -> 
     except (*passing, StoreError):
         raise
     except (exceptions.BaseError, OSError, ValueError) as error:
-        raise _in_words(error, f"{url.partition('?')[0]}/{key}") from None
+        raise _in_words(error, url, key) from None
 
 
-def _in_words(error: Exception, url: str) -> OSError:
-    text, where = str(error), masked(url)
+def _in_words(error: Exception, url: str, key: str) -> OSError:
+    text, where = str(error), masked(f"{url.partition('?')[0]}/{key}")
     answer, code, request, kind = (pattern.search(text) for pattern in (_ANSWER, _CODE, _REQUEST, _KIND))
     if isinstance(error, FileNotFoundError) and not (code and code[1] in _OF_NO_OBJECT):
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), where)
+    if code and code[1] in _OF_NO_BUCKET:
+        return options_of(url).no_bucket(key)
     status = answer[1][:3] if answer else ""
     cause = answer[1] if answer else text.partition("\n")[0].rpartition(" - ")[2] + (f" ({kind[1]})" if kind else "")
     parts = (request and request[1], cause, code and code[1], code and code[2])

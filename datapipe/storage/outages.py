@@ -59,7 +59,11 @@ class StoreSilentError(StoreError):
 
 
 class StoreRefusedError(StoreError):
-    """It refuses the request, or has no such bucket."""
+    """It refuses the request."""
+
+
+class NoBucketError(StoreRefusedError):
+    """It has no such bucket. The message says what to do."""
 
 
 class OutageError(DatapipeError):
@@ -102,6 +106,8 @@ def refusal_of(error: BaseException, url: str = "") -> str | None:
     status = getattr(getattr(error, "response", None), "status_code", None)  # of an error of an HTTP library
     if not isinstance(error, StoreRefusedError) and not (_is_of_store(error) and status in (401, 403, 404)):
         return None
+    if isinstance(error, NoBucketError):
+        return masked(str(error))
     public = " (s3://anonymous@BUCKET/… reads a public bucket)" if "s3://" in str(error) else ""
     return masked(f"{error_line(error)}. Give this user access{public}")
 

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
+from datapipe.credentials import masked
 from datapipe.errors import UserError
 from datapipe.machine.libraries import require
-from datapipe.storage.outages import StoreRefusedError, StoreSilentError
+from datapipe.storage.outages import NoBucketError, StoreRefusedError, StoreSilentError
 
 CONNECT_TIMEOUT_S = 1.0
 _LIMITS = {"connect_timeout": CONNECT_TIMEOUT_S, "request_timeout": 3.0, "max_attempts": 5.0}
@@ -39,6 +40,7 @@ SCHEMES = {"s3": "s3", "gs": "gs", "gcs": "gs", "abfs": "abfs", "abfss": "abfs"}
 _BUCKET = re.compile(r"[\w.$-]+", re.ASCII)
 _ENDPOINT = re.compile(r"https?://[^\s/\"<>\\^`{|}]+(/[^\s\"<>\\^`{|}]*)?")
 _KEPT = timedelta(minutes=10)  # of credentials of a file, in words to obstore, which asks for others five minutes before
+_OTHER_STORE = ". If it is not in Amazon S3, set AWS_ENDPOINT_URL, or endpoint_override in the URL, to the address of its store"
 _PROFILE_KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 
 
@@ -73,6 +75,16 @@ class StoreOptions:
             options["skip_signature"] = True
         return options
 
+    def no_bucket(self, key: str = "") -> NoBucketError:
+        """The error for a store without the bucket of a key."""
+        make = {"S3Store": "aws s3 mb s3", "GCSStore": "gcloud storage buckets create gs"}.get(self.store)
+        create = f"create it (`{make}://{self.bucket}`)" if make else "create it"
+        creates = ", or add allow_bucket_creation=true to the URL" if self.store == "S3Store" else ""
+        is_amazon = self.store == "S3Store" and not self._endpoint_of_s3
+        where = f"the store at {self._endpoint_of_s3}" if self._endpoint_of_s3 else "Amazon S3" if is_amazon else "the store"
+        text = f"{where} has no bucket {self.bucket}. Correct its name, {create}{creates}{_OTHER_STORE if is_amazon else ''}"
+        return NoBucketError(errno.EIO, text, masked(f"{self.url.partition('?')[0]}/{key}".rstrip("/")))
+
     def _endpoint(self, default: str = "") -> str:
         endpoint = self.given.get("endpoint_override") or default
         endpoint = endpoint if not endpoint or "://" in endpoint else f"{self.given.get('scheme', 'https')}://{endpoint}"
@@ -81,8 +93,8 @@ class StoreOptions:
         return endpoint
 
     def _of_s3(self) -> dict[str, Any]:
-        endpoint = self._endpoint(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or "")
-        region = self.given.get("region") or (None if endpoint else _region_of(self.bucket))
+        endpoint = self._endpoint_of_s3
+        region = self.given.get("region") or (None if endpoint else self._region())
         options: dict[str, Any] = {"region": region} if region else {}
         is_virtual = self.is_on("force_virtual_addressing") if endpoint else "." not in self.bucket  # of certificates
         options["virtual_hosted_style_request"] = is_virtual
@@ -93,6 +105,29 @@ class StoreOptions:
         if self.user:  # as a provider, which takes no token of the environment along
             return options | {"credential_provider": lambda: _credential(self.user, self.secret)}
         return options | _profile(self.url)
+
+    @property
+    def _endpoint_of_s3(self) -> str:
+        """Empty for that of Amazon."""
+        if self.store != "S3Store":
+            return ""
+        return self._endpoint(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or "")
+
+    def _region(self) -> str:
+        """The region of a bucket of AWS, which names it also to those without access."""
+        import httpx2 as httpx
+
+        url = f"https://s3.amazonaws.com/{self.bucket}"
+        try:
+            answer = httpx.head(url, timeout=10.0)
+        except httpx.HTTPError as error:
+            text = f"cannot find the region of the bucket: {error}{_OTHER_STORE}"
+            raise StoreSilentError(errno.EIO, text, url) from error
+        if region := answer.headers.get("x-amz-bucket-region"):
+            return region
+        if answer.status_code == httpx.codes.NOT_FOUND:
+            raise self.no_bucket()
+        raise StoreRefusedError(errno.EIO, f"cannot find the region of the bucket: HTTP {answer.status_code}", url)
 
     def _of_gcs(self) -> dict[str, Any]:
         return {"base_url": self._endpoint()} if self._endpoint() else {}
@@ -131,20 +166,6 @@ def options_of(url: str) -> StoreOptions:
 
 
 @lru_cache(maxsize=64)
-def _region_of(bucket: str) -> str:
-    """The region of a bucket of AWS, which names it also to those without access."""
-    import httpx2 as httpx
-
-    url = f"https://s3.amazonaws.com/{bucket}"
-    try:
-        answer = httpx.head(url, timeout=10.0)
-    except httpx.HTTPError as error:
-        raise StoreSilentError(errno.EIO, f"cannot find the region of the bucket: {error}", url) from error
-    if region := answer.headers.get("x-amz-bucket-region"):
-        return region
-    raise StoreRefusedError(errno.EIO, f"cannot find the region of the bucket: HTTP {answer.status_code}", url)
-
-
 def _credential(key: str, secret: str, token: str | None = None, expires_at: datetime | None = None) -> dict[str, Any]:
     return {"access_key_id": key, "secret_access_key": secret, "token": token, "expires_at": expires_at}
 

@@ -266,8 +266,8 @@ def test_bytes_of_an_object_are_aligned_for_columns(public: UnreliableStore) -> 
         (400, "InvalidBucketName", "InvalidBucketName"),
         (405, "MethodNotAllowed", "MethodNotAllowed"),
         (301, "PermanentRedirect", "in another region"),
-        (404, "NoSuchBucket", "NoSuchBucket"),
-        (404, "ContainerNotFound", "ContainerNotFound"),
+        (404, "NoSuchBucket", "has no bucket public. Correct its name, create it"),
+        (404, "ContainerNotFound", "has no bucket public. Correct its name, create it"),
     ],
 )
 def test_refusal_of_a_store_is_told_with_its_code(public: UnreliableStore, status: int, code: str, said: str) -> None:

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from datapipe.config import load_mixture
 from datapipe.engine.cluster.settings import SOCKET_BYTES, check_address, check_sockets, check_token
+from datapipe.engine.run import Run, RunOptions
 from datapipe.errors import UserError
+from tests.support import runs
 
 
 def _refusal(call: Callable[..., None], *args: Any) -> str:
@@ -95,3 +98,11 @@ def test_other_address_that_does_not_answer_raises_the_error_of_the_system(monke
     monkeypatch.setattr(socket, "create_connection", refuse)
     with pytest.raises(ConnectionRefusedError):
         check_address("192.0.2.7:6379")
+
+
+@pytest.mark.medium
+@pytest.mark.needs("ray")
+def test_cluster_that_cannot_be_joined_is_reported_before_inputs_are_listed(tmp_path: Path, closed_port: int) -> None:
+    mixture = load_mixture(runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/absent/*.jsonl}}", "", "tokenizer: none"))
+    run = Run(mixture, lambda event: None, RunOptions(engine="ray", address=f"127.0.0.1:{closed_port}"))
+    assert "no Ray head listens there" in _refusal(run.execute)

@@ -79,6 +79,9 @@ def run(
             help="Keep running: list the sources every SECONDS, and add new files as `publish` of the mixture says.",
         ),
     ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="With --follow: exit after two listings, and after new files are added.")
+    ] = False,
     rebuild: Rebuild = False,
     trust_records: TrustRecords = False,
     metrics_port: Annotated[
@@ -118,6 +121,8 @@ def run(
             raise UserError("--metrics-host requires --metrics-port, for example --metrics-port 9400")
         if follow is not None and limit is not None:
             raise UserError("--follow and --limit: a trial is not followed. Leave one of them out.")
+        if once and follow is None:
+            raise UserError("--once requires --follow, for example --follow 60")
         with ExitStack() as stack:
             log = stack.enter_context(closing(JsonLog(log_json))) if log_json is not None else None
             console, state = wide_console(to_stderr=log is not None and log.is_on_stdout), RunState()
@@ -137,7 +142,7 @@ def run(
             if follow is None:
                 run_one(mixture, None)
             else:
-                Follower(mixture, follow, run_one, all_of([state.observe, *shown])).follow()
+                Follower(mixture, follow, run_one, all_of([state.observe, *shown])).follow(2 if once else None)
     except KeyboardInterrupt:  # perhaps the second, which came while the first was answered
         ignore_signals()
         show(f"stopped. Committed tasks are kept. Resume with the same command: `{command_line()}`", to_stderr=True)

@@ -112,7 +112,7 @@ def _kept_report(run: Run, problem: BaseException | None, published: Report | No
 def _report(
     run: Run, plan: Plan, snapshot: Snapshot | None, problem: BaseException | None, of_snapshot: Sequence[RunWarning]
 ) -> Report:
-    status = "done" if problem is None else "stopped" if isinstance(problem, KeyboardInterrupt) else "failed"
+    status = "finished" if problem is None else "stopped" if isinstance(problem, KeyboardInterrupt) else "failed"
     of_snapshot = [*of_snapshot, *_new_tokenizer(run, snapshot)]
     warnings = [] if run.request is None else run_warnings(run.request, plan, of_snapshot)
     before = None if snapshot is None else _before(run, snapshot)

@@ -330,7 +330,7 @@ def print_comparison(comparison: Comparison, console: Console, full: bool = Fals
 
 def _not_done(runs: Sequence[OutputStatus]) -> Iterator[str]:
     for letter, run in zip("AB", runs):
-        if run.status != "done":
+        if run.status != "finished":
             reason = f": {run.problem}" if run.problem else ""
             yield f"{letter} {run.status}, so its numbers count what it has committed{reason}"
 

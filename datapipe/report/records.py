@@ -250,7 +250,10 @@ def _warning(entry: RunWarning | Mapping[str, Any]) -> RunWarning:
 
 
 Warned = Annotated[RunWarning, BeforeValidator(_warning), PlainSerializer(RunWarning.to_json)]
-Status = Literal["done", "failed", "stopped"]
+Status = Annotated[
+    Literal["finished", "failed", "stopped"],
+    BeforeValidator(lambda status: "finished" if status == "done" else status),  # until December 2026
+]
 
 
 class Summary(Record):

@@ -47,7 +47,7 @@ def print_screen(report: Report, output: str, console: Console, lines: Sequence[
     """Prints the short screen of a report, with paragraphs about the snapshot from `snapshot_lines`,
     and with the next commands, which name `output`, a URL or path without credentials."""
     width = line_width(console)
-    if report.status != "done":
+    if report.status != "finished":
         print_wrapped([_committed(report, output)], console)
     else:
         if report.total.documents.read:

@@ -64,7 +64,7 @@ def summarize(
     found = {} if packed is None or order is None else grids(packed, order)
     return Report(
         name=name,
-        status="done",
+        status="finished",
         problem=None,
         total=Total(
             **dict(_entry(_total(list(counts_by_source.values()), plan))),

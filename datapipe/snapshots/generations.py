@@ -78,8 +78,8 @@ def check_not_grown(root: Root, newest: Snapshot) -> None:
         return
     raise UserError(
         f"{root.url} holds a snapshot to which files were added in {counted(newest.last_part, 'generation')}, and this run "
-        f"would pack all rows again, in another order. To add new files, run `datapipe run MIXTURE --follow SECONDS`; to "
-        f"rebuild and reshuffle all rows, `datapipe run MIXTURE --rebuild`."
+        f"would pack all rows again, in another order. To add new files, run `datapipe run MIXTURE --follow SECONDS`, with "
+        f"--once to exit then; to rebuild and reshuffle all rows, `datapipe run MIXTURE --rebuild`."
     )
 
 

@@ -11,7 +11,7 @@ often it was stopped.
                                          └▶ changed since, or seen for the first time ─▶ still being written, perhaps
 
 A file that appears under its name at once, by a rename or in an object store, is ready at the
-second listing. A file that a list names (`path: "@new.txt"`) is ready at the first: its writer is
+second listing, so `--once` lists twice. A file that a list names (`path: "@new.txt"`) is ready at the first: its writer is
 done. A line without its end, and a file that is not there yet, are left to a later listing.
 
 A file of a snapshot that changed is reported, and not read again: its rows are published.
@@ -92,7 +92,7 @@ class Follower:
 
     def follow(self, num_listings: int | None = None) -> None:
         """Follows until an exception ends it, such as KeyboardInterrupt, or for so many listings.
-        Raises UserError where another process follows."""
+        Raises UserError where another process follows, and the error of a last listing that fails."""
         root = Root(self.mixture.output)
         with exclusive(root.within(FOLLOWING)):
             try:
@@ -116,6 +116,8 @@ class Follower:
                 self.emit(SourcesListed())
             except (UserError, OutageError) as error:  # a store or a folder is away for a while, or a list is wrong
                 generation, changes = None, None
+                if listings + 1 == num_listings:
+                    raise
                 self._waits(f"listing again in {self.every_s:g} s: {error}")
             if changes is not None:
                 self._emit_changes(changes)

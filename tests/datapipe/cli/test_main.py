@@ -80,7 +80,7 @@ def test_cli_report_has_counts_that_add_up_on_the_screen_in_full_and_as_json(pla
     output = plain / "out"
     report = json.loads((output / "report.json").read_text())
     documents = report["sources"]["web"]["documents"]
-    assert report["status"] == "done"
+    assert report["status"] == "finished"
     assert documents["read"] == 120 == documents["kept"] + sum(documents["dropped"].values()) + documents["quarantined"]
     assert set(report["total"]["steps"]) >= {"read", "filter.gopher_quality", "dedup.minhash", "tokenize", "pack"}
     full = _printed("report", output, "--full")

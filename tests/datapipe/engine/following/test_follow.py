@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import re
 import shutil
 import signal
 from contextlib import closing
@@ -486,6 +487,9 @@ def test_sources_that_cannot_be_listed_for_a_while_are_waited_for_and_reported_o
     monkeypatch.setattr(Follower, "list_changes", failing)
     assert _parts(corpus.follow(4)) == {0, 1}
     assert sum(str(error) in line for line in corpus.lines) == 1
+    left[0] = 2
+    with pytest.raises(type(error), match=re.escape(str(error))):  # of the last listing
+        corpus.follow(2)
 
 
 @pytest.mark.slow
@@ -509,6 +513,10 @@ def test_command_that_is_killed_at_any_moment_publishes_the_same(tmp_path, expec
         process.communicate()
     assert _checksums(corpus.snapshot) == expected
     assert not verify_snapshot(corpus.root, corpus.snapshot)
+    corpus.add(3)
+    for _ in range(2):
+        done = run_process(["run", str(corpus.path), "--workers", "1", "--follow", "0.2", "--once"])
+        assert (done.returncode, _parts(corpus.snapshot)) == (0, {0, 1, 2}), done.stderr
 
 
 @pytest.mark.slow

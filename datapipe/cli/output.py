@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -305,8 +304,4 @@ def _print_export(target: Root, wanted: ExportRequest, exported: list[ExportedSp
     whole = amount(sum(part.rows for part in exported), sum(part.tokens for part in exported))
     stays = ". It was whole already: nothing was written" if was_whole else ""
     show(f"{url}: {counted(len(sizes), 'file')}, {size(sum(sizes))}, {whole}{stays}")
-    if wanted.is_snapshot:
-        split = "" if exported[0].split == "train" else f', split="{exported[0].split}"'
-        show(f"datapipe.loader.Loader({json.dumps(url, ensure_ascii=False)}, batch_size=8{split})")
-    elif wanted.format != "megatron":
-        show(loading_line(url, target.local is None, wanted, exported[0].split))
+    show(loading_line(url, target.local is None, wanted, exported[0]))

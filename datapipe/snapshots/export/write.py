@@ -64,9 +64,17 @@ def write_dataset(
     return write_export(root, target, wanted, identity, write, last_files)
 
 
-def loading_line(url: str, is_remote: bool, wanted: ExportRequest, split: Split) -> str:
-    """The line of Python that loads a split of what was written at `url`."""
-    quoted = json.dumps(url, ensure_ascii=False)
+def loading_line(url: str, is_remote: bool, wanted: ExportRequest, first: ExportedSplit) -> str:
+    """The line of Python that loads the first of what was written at `url`."""
+    quoted, split = json.dumps(url, ensure_ascii=False), first.split
+    if wanted.is_snapshot:
+        of_split = "" if split == "train" else f', split="{split}"'
+        return f"datapipe.loader.Loader({quoted}, batch_size=8{of_split})"
+    if wanted.format == "megatron":
+        folder = "LOCAL-COPY" if is_remote else url
+        prefix = json.dumps(f"{folder}/{first.files[0].removesuffix('.bin')}", ensure_ascii=False)
+        after = f"   # after a copy of {url}" if is_remote else ""
+        return f"megatron.core.datasets.indexed_dataset.IndexedDataset({prefix}){after}"
     if wanted.format == "mds":
         place = f'remote={quoted}, local="cache"' if is_remote else f"local={quoted}"
         return f'streaming.StreamingDataset({place}, split="{split}", batch_size=8)'

@@ -20,7 +20,7 @@ from datapipe.shards.documents.writer import DocumentWriter
 from datapipe.shards.manifest import Snapshot
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.source_entry import SourceEntry
-from datapipe.snapshots.export.export import ExportRequest
+from datapipe.snapshots.export.export import ExportedSplit, ExportRequest
 from datapipe.snapshots.export.folder import MARK, RECORD
 from datapipe.snapshots.export.parts import Part, joined_schema, parts_of_documents, parts_of_rows
 from datapipe.snapshots.export.write import loading_line, write_dataset
@@ -264,12 +264,19 @@ def test_a_damaged_file_of_documents_is_reported_before_anything_is_written(tmp_
 
 
 @pytest.mark.parametrize("is_remote", [False, True])
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", [*FORMATS, "arrow", "megatron"])
 def test_the_printed_line_is_python_that_loads_a_split(format, is_remote):
     called: list[Any] = []
     peer = SimpleNamespace(load_dataset=lambda *given, **named: called.append((given, named)))
-    peer.StreamingDataset = peer.load_dataset
-    eval(loading_line('a "folder"', is_remote, request(format), "validation"), {"datasets": peer, "streaming": peer})
+    peer.StreamingDataset = peer.Loader = peer.IndexedDataset = peer.load_dataset
+    peer.loader = peer.core = peer.datasets = peer.indexed_dataset = peer
+    names = dict.fromkeys(("datasets", "streaming", "datapipe", "megatron"), peer)
+    files = ("web/validation.bin", "web/validation.idx")
+    first = ExportedSplit(source="web", split="validation", rows=1, files=files)
+    eval(loading_line('a "folder"', is_remote, request(format), first), names)
     ((given, named),) = called
-    assert named["split"] == "validation"
-    assert (is_remote and format != "mds") or 'a "folder"' in (*given, *named.values())
+    place = "LOCAL-COPY" if is_remote and format not in ("mds", "arrow") else 'a "folder"'
+    if format == "megatron":
+        assert given == (f"{place}/web/validation",)
+    else:
+        assert (place in (*given, *named.values()), named["split"]) == (True, "validation")

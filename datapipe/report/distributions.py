@@ -7,6 +7,7 @@ One table is in memory at a time, beside the sums: 80 kB for each rule of one so
 
 import heapq
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -237,7 +238,7 @@ def filters(report: WithDistributions) -> Section:
     for each in rules:
         rule = each.rule
         bins = _drawn_bins(rule)
-        bounds = [bins[0].low, bins[-1].high] if bins else [None, None]
+        bounds = [bins[0].low, _highest(bins[-1], is_whole=_is_whole(bins))] if bins else [None, None]
         failed = None if rule.failed_share is None else Share(rule.failed_share)
         rows.append([each.label, rule.failed, failed, rule.dropped, *bounds, condition(rule)])
     headings = ["rule", "fail", "share", "dropped", "measured from", "to", "keeps"]
@@ -257,8 +258,8 @@ def condition(rule: Rule) -> str:
 def rule_figure(each: MeasuredRule) -> Table:
     rule = each.rule
     bins = _drawn_bins(rule)
-    drawing = Histogram.of(bins, rule.threshold) if bins else None
-    rows = [[_range(bar), bar.passed, bar.failed] for bar in (drawing.bins if drawing else ())]
+    drawing, is_whole = Histogram.of(bins, rule.threshold) if bins else None, _is_whole(bins)
+    rows = [[_range(bar, is_whole=is_whole), bar.passed, bar.failed] for bar in (drawing.bins if drawing else ())]
     return Table(
         title=f"{cut(each.label, 90)}: {rule.failed_share or 0.0:.1%} of {rule.passed + rule.failed:,} documents fail",
         headings=["measured", "pass", "fail"],
@@ -272,9 +273,19 @@ def _drawn_bins(rule: Rule) -> list[Bin]:
     """The bins of a rule. The last one ends at its lower edge where that is its only whole number: a share of 1 is in the bin
     from 1 to 1.0625, and no share is above 1."""
     bins = [Bin(low=low, high=high, passed=passed, failed=failed) for low, high, passed, failed in rule.bins]
-    if bins and bins[-1].low.is_integer() and bins[-1].high - bins[-1].low < 1:
+    if bins and not _is_whole(bins) and bins[-1].low.is_integer() and bins[-1].high - bins[-1].low <= 1:
         bins[-1] = replace(bins[-1], high=bins[-1].low)
     return bins
+
+
+def _is_whole(bins: Sequence[Bin]) -> bool:
+    """Whether values seem to be counts: each bin begins with a whole number, also where bins are narrower than 1."""
+    return all(each.low >= 0 and each.low.is_integer() for each in bins) and any(0 < each.low < 16 for each in bins)
+
+
+def _highest(each: Bin, *, is_whole: bool) -> float:
+    """The greatest value that a bin may hold."""
+    return max(each.low, math.ceil(each.high) - 1.0) if is_whole else each.high
 
 
 def _notes(rule: Rule) -> Iterator[str]:
@@ -302,8 +313,9 @@ def length_figure(source: str, part: str, bins: Sequence[LengthBin]) -> Table:
     )
 
 
-def _range(each: Bin) -> str:
-    return "0" if each.low == 0 and each.high < 1e-9 else f"{each.low:.4g} to {each.high:.4g}"
+def _range(each: Bin, *, is_whole: bool = False) -> str:
+    low, high = (f"{value:.4g}" for value in (each.low, _highest(each, is_whole=is_whole)))
+    return low if low == high or (each.low == 0 and each.high < 1e-9) else f"{low} to {high}"
 
 
 def lengths(report: WithDistributions) -> Section:

@@ -123,7 +123,7 @@ class SplitSpec(Record):
     )
     max_tokens: Mapping[str, Count] = Field(
         default_factory=dict,
-        description="The most tokens of each cell to train on, before repeats, by pattern: {'*/*/0': 1B}. Documents count in "
+        description="Maximum tokens of each cell to train on, before repeats, by pattern: {'*/*/0': 1B}. Documents are taken in "
         "the order of their shuffle, as long as they fit. Default: all.",
     )
 

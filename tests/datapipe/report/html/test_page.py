@@ -119,6 +119,14 @@ def test_axis_of_shares_ends_at_one() -> None:
     assert table.rows[0][4:6] == [0.5, 1.0]
 
 
+def test_bars_of_counts_name_whole_numbers() -> None:
+    bins = [[1.0, 1.0625, 9, 0], [4.0, 4.25, 7, 0], [100.0, 104.0, 0, 4]]
+    content = _rule_with(threshold=50, bins=bins, passed=16, failed=4, dropped=4)
+    section = content.sections()[2]
+    assert [row[0] for row in section.figures[0].rows] == ["1", "4", "100 to 103", "all"]
+    assert section.tables[0].rows[0][4:6] == [1.0, 103.0]
+
+
 def test_the_stream_is_as_wide_as_its_documents_and_ends_with_those_kept() -> None:
     content = report(rules=["a", "b"])
 

@@ -2,17 +2,22 @@
 
 import json
 import random
+import re
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import numpy as np
 import pytest
 
+from datapipe.config import load_mixture
 from datapipe.engine import attempts, retries
+from datapipe.engine.run import Run
+from datapipe.engine.run_report import run_and_report
 from datapipe.errors import DatapipeError, UserError
 from datapipe.loader import Loader
 from datapipe.shards.manifest import Snapshot, read_snapshot
@@ -24,6 +29,7 @@ from datapipe.snapshots.verify import verify_snapshot
 from datapipe.storage.lock import exclusive
 from datapipe.storage.root import Root
 from tests.support import corpora, runs
+from tests.support.command_line import datapipe
 from tests.support.unreliable_store import Fault, Kind, UnreliableStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -64,6 +70,78 @@ def test_object_store_output_is_locked_while_a_run_holds_it(finished):
     with exclusive(root), pytest.raises(UserError, match="another run"):
         runs.run_mixture(path, output=remote.mixture.output)
     assert json.loads(root.read_bytes("work/lock.json"))["holder"] == ""
+
+
+class _Recorded(UnreliableStore):
+    """Records the actions of S3 that requests need, by the first folder of their keys; "" for requests without a key."""
+
+    def __init__(self, query: str) -> None:
+        super().__init__(urlsplit(dict(parse_qsl(query.removeprefix("?")))["endpoint_override"]).netloc)
+        self.actions: defaultdict[str, set[str]] = defaultdict(set)
+
+    def fault_of(self, method: str, path: str, authorization: str | None) -> Fault | None:
+        url = urlsplit(path)
+        names, key = dict(parse_qsl(url.query, keep_blank_values=True)), unquote(url.path).split("/", 2)[2:]
+        action = {"PUT": "PutObject", "POST": "PutObject", "DELETE": "DeleteObject"}.get(method, "GetObject")
+        if "delete" in names:
+            action = "DeleteObject"
+        elif "list-type" in names:
+            action, key = "ListBucket", [names.get("prefix", "")]
+        with self.lock:
+            self.actions["".join(key).partition("/")[0]].add(action)
+        return None
+
+
+_PERMISSIONS = re.compile(r"^\|([^|]*)\|([^|]*)\|([^|]*`GetObject`[^|]*)\|$", re.M)
+_ACTION = re.compile(r"[A-Z]\w+(?=`)")
+
+
+def test_guide_names_the_permissions_that_the_requests_of_each_command_need(query, tmp_path):
+    _upload(tmp_path, query, "web", "jsonl.zst")
+    guide = (Path(__file__).resolve().parents[3] / "mixtures/guides/cluster.md").read_text()
+    rows = [(who, *(set(_ACTION.findall(cell)) for cell in cells)) for who, *cells in _PERMISSIONS.findall(guide)]
+    with closing(_Recorded(query)) as store:
+        output = f"s3://outputs/permitted{store.query}"
+        mixture = runs.write_mixture(tmp_path, f"  web:\n    path: s3://outputs/web/*.jsonl.zst{store.query}\n")
+
+        run = Run(load_mixture(mixture, (), output), runs.Watcher(), make_engine=runs.InProcess)
+
+        def load() -> None:
+            with closing(Loader(output, batch_size=4)) as loader:
+                next(loader)
+
+        def command(*arguments: str) -> Callable[[], None]:
+            def check() -> None:
+                done = datapipe(arguments)
+                assert done.returncode == 0, done.stderr
+
+            return check
+
+        takedown = ("takedown", output, "web/0.jsonl.zst:0")
+        calls = {
+            "run`": lambda: run_and_report(run).raise_problem(),
+            "`datapipe plan`": command("plan", str(mixture), "--output", output),
+            "`inspect`": command("inspect", output, "--dropped", "all"),
+            "a loader": load,
+            **{f"`{name}`": command(name, output) for name in ("status", "report", "snapshots", "verify")},
+            "`trace`": command("trace", output, "--step", "0", "--global-batch-size", "4"),
+            "takedown`": command(*takedown),
+            "`clean`": command("clean", output),
+            "export`": command("export", output, "--format", "parquet", "--to", f"s3://outputs/copy{store.query}"),
+        }
+        used: defaultdict[str, tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
+        for name, call in calls.items():
+            store.actions.clear()
+            call()
+            [(who, of_input, of_output)] = [row for row in rows if name in row[0]]
+            copied = store.actions["copy"]
+            deleted = set() if copied else store.actions[""]
+            used[who][0].update(store.actions["web"])
+            used[who][1].update(store.actions["permitted"] | deleted)
+            assert store.actions["web"] <= of_input and used[who][1] <= of_output, name
+            assert copied <= rows[0][2]
+        for who, of_input, of_output in rows:
+            assert (used[who][0] | {"ListBucket"}, used[who][1] | {"ListBucket"}) == (of_input | {"ListBucket"}, of_output), who
 
 
 def test_object_store_loader_gives_the_batches_of_the_local_snapshot(finished):

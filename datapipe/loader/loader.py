@@ -273,8 +273,8 @@ class Loader:
         shown = json.dumps(masked(self._source.output), ensure_ascii=False)
         return SnapshotError(
             f"{error} The snapshot of the state is another one, and continues with it: "
-            f'Loader({shown}, snapshot="{fingerprint[:12]}", …), and the other arguments as before. `loader.advance()` then moves '
-            f"it to the newest. If `datapipe snapshots` does not list it, the state is of another output, or the snapshot was "
+            f'Loader({shown}, snapshot="{fingerprint[:12]}", …), and the other arguments as before. `loader.advance()` then '
+            f"moves to the newest. If `datapipe snapshots` does not list it, the state is of another output, or the snapshot was "
             f"deleted."
         )
 

@@ -123,8 +123,8 @@ class SplitSpec(Record):
     )
     max_tokens: Mapping[str, Count] = Field(
         default_factory=dict,
-        description="Maximum tokens of each cell to train on, before repeats, by pattern: {'*/*/0': 1B}. Documents are taken in "
-        "the order of their shuffle, as long as they fit. Default: all.",
+        description="Maximum tokens of each cell to train on, before repeats, by pattern: {'*/*/0': 1B}. Documents are taken "
+        "in shuffled order until one does not fit. Default: all.",
     )
 
     def problems(self) -> Iterator[Problem]:

@@ -27,6 +27,8 @@ SHORTER = {"train.py": ["4", "8"]}  # the last steps of training, instead of tho
 WITH_COMMANDS = sorted(path.name for path in GUIDES.glob("*.md") if "```sh\n" in path.read_text(encoding="utf-8"))
 NEEDS = {
     "cluster.md": (pytest.mark.ray, pytest.mark.needs("ray", "moto")),
+    "mixture-search.md": pytest.mark.needs("sklearn"),
+    "trained-filters.md": pytest.mark.needs("sklearn"),
     "trainers.md": pytest.mark.needs("torch"),
     "tutorial.md": pytest.mark.needs("torch"),
     "web-crawl.md": pytest.mark.needs("resiliparse", "trafilatura"),

@@ -274,8 +274,8 @@ class Loader:
         return SnapshotError(
             f"{error} The snapshot of the state is another one, and continues with it: "
             f'Loader({shown}, snapshot="{fingerprint[:12]}", …), and the other arguments as before. `loader.advance()` then '
-            f"moves to the newest. If `datapipe snapshots` does not list it, the state is of another output, or the snapshot was "
-            f"deleted."
+            f"moves to the newest. If `datapipe snapshots` does not list it, the state is of another output, or the snapshot "
+            f"was deleted."
         )
 
     def advance(self, snapshot: str | None = None) -> str:

@@ -40,7 +40,7 @@ class RunResult:
     """A run that is done, and the snapshot that it published."""
 
     name: str  # of the mixture
-    output: str  # path or URL, for `Loader(result.output)`. It may hold credentials, which its display masks.
+    output: str  # path or URL, for `Loader(result.output)`. It may hold credentials; `repr` masks them.
     # of the snapshot; `Loader(output, snapshot=fingerprint)` loads this one after later runs, too
     fingerprint: str
     # by sequence length, what a loader opens; the first length is `output` itself. `Loader(output,
@@ -48,7 +48,7 @@ class RunResult:
     outputs: Mapping[int, str]
     # report.json: documents, drops, tokens, cost. `report/report.py` has its records.
     report: Report = field(repr=False)
-    # what the run warns of, as texts; `report.warnings` has their kinds and numbers
+    # its warnings, as texts; `report.warnings` has their kinds and numbers
     warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -84,7 +84,7 @@ class PlannedRun:
     sources: Mapping[str, Mapping[str, Any]]
     # `bytes` and `core_seconds` that the run would take, about; see `steps.estimate.Estimate`
     estimate: Mapping[str, Any]
-    warnings: tuple[str, ...]  # what planning warns of, as texts
+    warnings: tuple[str, ...]  # the warnings of planning, as texts
 
     @property
     def is_committed(self) -> bool:
@@ -160,7 +160,7 @@ def plan_run(
     limit: int | None = None,
     trust_records: bool = False,
 ) -> PlannedRun:
-    """The steps of a run, committed or to run, as `datapipe plan`. Runs nothing. Arguments and errors as those of `run`."""
+    """The steps of a run, committed or to run, as in `datapipe plan`. Runs nothing. Arguments and errors as of `run`."""
     options = RunOptions(limit=limit)
     with _of_program(output):
         loaded = load_mixture(mixture, set or {}, output)

@@ -19,7 +19,7 @@ from datapipe.credentials import masked
 
 
 class DatapipeError(Exception):
-    """An error for the user. Its text has what was found, what was expected, and what to do next; it holds no credentials."""
+    """An error for the user: what was found, what was expected, and what to do next. It holds no credentials."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(masked(message))
@@ -30,11 +30,11 @@ class UserError(DatapipeError):
 
 
 class EndlessError(UserError, TypeError):
-    """Something without an end was asked for its length. Python expects a TypeError, which `list` and `len` know."""
+    """The length of something endless was asked for. It is a TypeError, as `list` and `len` expect."""
 
 
 class DamagedInputError(UserError):
-    """An input file is damaged, cut off or of another format than its name has, so that nothing of it can be read."""
+    """Nothing of an input file can be read: it is damaged, cut off, or not of the format that its name says."""
 
 
 class UnsplittableInputError(DatapipeError):
@@ -42,7 +42,7 @@ class UnsplittableInputError(DatapipeError):
 
 
 class StageError(DatapipeError):
-    """A stage breaks its contract, or its code fails where no document is to blame. Another attempt fails in the same way."""
+    """A stage breaks its contract, or its code fails for a reason other than a document. Another attempt fails, too."""
 
 
 class EncodingError(DatapipeError):
@@ -50,7 +50,8 @@ class EncodingError(DatapipeError):
 
 
 class StageMemoryError(StageError):
-    """Memory does not suffice for a call of a stage that cannot be halved: on one document, or on rows. It may later."""
+    """Too little memory for a call of a stage that cannot be split further: on one document, or on rows. It may succeed
+    later."""
 
 
 class SnapshotError(UserError):

@@ -59,10 +59,7 @@ class RayEngine(Engine):
 
     def __init__(self, root: Root, request: Request, address: str | None = None, num_workers: int | None = None) -> None:
         self.root = root
-        self._started_here = not ray.is_initialized()
-        if self._started_here:
-            with _keeping_sigterm():
-                _connect(address, num_workers)
+        self._started_here = _connect(address, num_workers)
         execution = request.mixture.execution
         self._stall_s, self._limits = execution.stall_s, execution
         self._wait_s = 0.0 if self._started_here and address is None else self._stall_s  # other clusters may grow
@@ -288,10 +285,7 @@ def _keeping_sigterm() -> Iterator[None]:
 @contextmanager
 def connected(address: str) -> Iterator[None]:
     """The connection of a run to a cluster, made before inputs are listed: a wrong address or token is reported at once."""
-    is_ours = not ray.is_initialized()
-    if is_ours:
-        with _keeping_sigterm():
-            _connect(address, None)
+    is_ours = _connect(address, None)
     try:
         yield
     finally:
@@ -299,7 +293,11 @@ def connected(address: str) -> Iterator[None]:
             ray.shutdown()
 
 
-def _connect(address: str | None, num_workers: int | None) -> None:
+@_keeping_sigterm()
+def _connect(address: str | None, num_workers: int | None) -> bool:
+    """Whether this call made the connection; False where the process has one."""
+    if ray.is_initialized():
+        return False
     common: dict[str, Any] = {"log_to_driver": False, "include_dashboard": False, "logging_level": "warning"}
     try:
         if address:
@@ -310,6 +308,7 @@ def _connect(address: str | None, num_workers: int | None) -> None:
         else:
             check_sockets()
             ray.init(address="local", num_cpus=num_workers or os.cpu_count() or 1, **common)
+        return True
     except (OSError, ValueError, RuntimeError) as error:
         raise UserError(
             f"cannot reach a Ray cluster at {address or 'this machine'}: {error}. "

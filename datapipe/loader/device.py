@@ -3,10 +3,9 @@
     source (Loader, DataLoader, …) ─▶ pinned memory ─▶ copy on a second stream ─▶ queue of `depth` ─▶ the trainer's stream
                                                           an event after it             oldest first      waits for the event
 
-No thread is needed: each `next` hands out the oldest batch and starts the copy of another, so that
-at most `depth` copies are pending, beside the batch that the trainer holds. An error of the source
-is raised in the position of the batch that failed. Without CUDA it is a plain copy, with the same
-order and the same states, which count the batches handed out here.
+No thread is needed: each `next` hands out the oldest batch and starts the copy of another, so that at most `depth` copies are
+pending, beside the batch that the trainer holds. An error of the source is raised when its batch is due. Without CUDA batches
+are copied plainly, in the same order and with the same states, which count the batches handed out here.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ from datapipe.loader.torch import StreamingDataLoader, StreamingDataset
 
 
 def prefetch_to_device(batches: Iterable[Mapping[str, Any]], device: str | torch.device, depth: int = 2) -> DevicePrefetcher:
-    """Batches as tensors on `device`, copied while the trainer computes. `depth`: of pending copies, in
-    pinned memory and on the device, beside the batch handed out."""
+    """Batches as tensors on `device`, copied while the trainer computes. `depth`: number of pending copies, in pinned memory
+    and on the device, in addition to the batch handed out."""
     if depth < 1:
         raise UserError(f"depth={depth}: expected at least 1 pending copy.")
     return DevicePrefetcher(batches, torch.device(device), depth)
@@ -68,7 +67,7 @@ class DevicePrefetcher(Iterator[Batch]):
             return self._hand_over(oldest)
 
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
-        """The state of the source after the batch handed out last."""
+        """The state of the source after the last batch handed out."""
         if self._states is None:
             raise UserError(
                 f"{type(self._source).__name__} has no state that counts batches. Count the steps of the run and save "
@@ -89,7 +88,7 @@ class DevicePrefetcher(Iterator[Batch]):
             self._states.load_state_dict(state)
 
     def close(self) -> None:
-        """Drops pending copies, ends the iteration of the source, and moves it back to the batch handed out last."""
+        """Drops pending copies, ends the iteration of the source, and moves it back to the last batch handed out."""
         state = None if self._step is None else self.state_dict()
         self._drop()
         if state is not None and self._states is not None:

@@ -4,8 +4,8 @@
     P("data"), 2 devices each       rows 0 and 1 of 4        rows 2 and 3       0 of 2, 1 of 2
     P("data"), "model" over both    rows 0 and 1 of 2        rows 0 and 1       0 of 1, 0 of 1: the same rows
 
-Where an axis that does not split the batch goes over processes, they must read the same rows:
-`rank=jax.process_index(), world_size=jax.process_count()` would give arrays whose replicas differ, without an error.
+Processes along an axis that does not split the batch must read the same rows. `rank=jax.process_index(),
+world_size=jax.process_count()` would give them different rows, without an error.
 """
 
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ NamedSharding = Any  # of jax.sharding, which is not imported here
 
 
 def mesh_of(sharding: NamedSharding) -> Mesh:
-    """The rows that this process reads of batches (B, S) with a sharding, and its part of each row where that is split, too.
+    """The rows of batches (B, S) that this process reads by a sharding, and its part of each row if rows are split, too.
 
         mesh = jax.make_mesh((4, 2), ("data", "model"))
         sharding = NamedSharding(mesh, PartitionSpec("data"))
         loader = Loader("runs/x", global_batch_size=64, mesh=mesh_of(sharding), dtype="int32")
         jax.make_array_from_process_local_data(sharding, batch["input_ids"], global_shape=(64, length))
 
-    Raises UserError where the rows of a process are no slice of the batch, or slices of processes differ in size.
+    Raises UserError if the rows of a process are not a slice of the batch, or if slices differ in size.
     """
     if not hasattr(sharding, "spec") or not hasattr(sharding, "devices_indices_map"):
         raise UserError(

@@ -38,18 +38,16 @@ for a store or a service, between the two limits. Batches that take 8 MB togethe
 class Loader:
     """Streams the batches of one rank; see `field_table.py` for the fields, and `datapipe/loader/README.md` for states.
 
-    A loader keeps its position: every `for` over it continues where the last one stopped, after a
-    break or an exception too, and so does `next(loader)`. A training loader stays at its end. A
-    validation loader starts over with each `for`, unless a state or `seek` has just set its
-    position. A copy by `pickle` or `copy.deepcopy` is at the same position of the same run, and
-    opens its own files. Several threads may take batches: each batch is handed out once.
+    A loader keeps its position: each `for` and each `next(loader)` continues where the last one stopped, also after a break or
+    an exception. A training loader stays at its end. A validation loader starts over with each `for`, unless a state or `seek`
+    has just set its position. A copy by `pickle` or `copy.deepcopy` has the same position and opens its own files. Several
+    threads may take batches: each batch is handed out once.
 
-    The arguments hold from the loader's position on. A state that was saved with another batch size, or with fewer skips, is
-    accepted, and the change is written into the lineage of the states that follow.
+    The arguments apply from the position on. A state with another batch size or fewer skips is accepted; later states record
+    the change in their lineage.
 
-    Args:
-        output: the output of a run, a path or URL; or its URL on a service, such as grpc+tls://a:8815,b:8815/runs/web, whose
-            servers build the batches (`datapipe serve`).
+    Args: output: path or URL of the output of a run, or its URL on a service, such as grpc+tls://a:8815,b:8815/runs/web, which
+    builds the batches (`datapipe serve`).
     """
 
     @taking(LoaderOptions)
@@ -82,12 +80,12 @@ class Loader:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The manifest: sequence length, tokenizer, sources; of a service, without the shards."""
+        """The manifest: sequence length, tokenizer, sources. From a service it lacks the shards."""
         return self._source.snapshot
 
     @property
     def batch_order(self) -> RunSteps:
-        """The order of the run: its steps and its lineage; of files, the addresses of its rows, too."""
+        """The order of the run: its steps, its lineage and, if read from files, the addresses of its rows."""
         return self._source.run
 
     @property
@@ -107,13 +105,14 @@ class Loader:
     def num_steps(self) -> int | None:
         """Number of steps, skipped ones included; None for an endless loader.
 
-        Training ends after the whole batches of `tokens` of the mixture, or before the first batch in which a source would pass
-        its `max_epochs`. With `drop_last=False` a smaller batch of the rows before that end follows.
+        Training ends when the next whole batch would exceed `tokens` of the mixture, or the `max_epochs` of a source. With
+        `drop_last=False` the rows before that end make a last, smaller batch.
         """
         return self._source.run.num_steps
 
     def __len__(self) -> int:
-        """Number of batches of the whole run, those before the position included. Raises EndlessError for a run without end."""
+        """Number of batches of the whole run, including those before the position. Raises EndlessError for a run without
+        end."""
         num_batches = self._source.run.steps.num_batches
         if num_batches is None:
             raise EndlessError(
@@ -130,7 +129,7 @@ class Loader:
         return self._step
 
     def batch(self, step: int) -> Batch:
-        """This rank's batch at `step`: a function of the snapshot, the lineage and the arguments, not of earlier reads."""
+        """This rank's batch at `step`. It depends on the snapshot, the lineage and the arguments, and not on earlier reads."""
         self._source.run.check_step(step)
         return self._source.build(step)
 
@@ -144,7 +143,7 @@ class Loader:
             return SharedIterator(self.iterate(), self.turns)
 
     def __next__(self) -> Batch:
-        """The batch of the next step, built ahead as in a `for`. Raises StopIteration at the end, and whenever asked there."""
+        """The batch of the next step, built ahead as in a `for`. Raises StopIteration at the end."""
         with self.turns.lock:
             self._is_positioned = False
             if not self.has_more():
@@ -215,7 +214,7 @@ class Loader:
         return self.clock.stats(rank=self.mesh.data_rank, split=self.split, depth=self._prefetch, num_threads=threads)
 
     def seek(self, step: int) -> None:
-        """Continues at `step`, the next one that is not skipped, or the end; in constant time, also in an iteration."""
+        """Continues at `step`, or at the next step that is not skipped, in constant time, also within an iteration."""
         check_step_number(step)
         if step < 0:
             raise UserError(f"step {step}: steps count from 0. Give a step of at least 0.")
@@ -223,7 +222,7 @@ class Loader:
             self._step, self._is_positioned = self._within(self._source.run.steps.next(step)), True
 
     def next_step(self, count: int) -> int:
-        """The step that follows the next step by `count`, skipped ones not counted; at most the end."""
+        """The step `count` steps after the next one, without skipped steps; at most the end."""
         return self._within(self._source.run.steps.advance(self._step, count))
 
     def _within(self, step: int) -> int:
@@ -236,9 +235,8 @@ class Loader:
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
         """The state after the batches handed out, ready for JSON.
 
-        Args:
-            step: the next step to train, for a trainer that has taken batches ahead: `batch["step"] + 1` of the last batch that
-                it trained on. The state then counts the batches before it.
+        Args: step: the next step to train, for a trainer that takes batches ahead: `batch["step"] + 1` of the last batch it
+        trained on. The state counts the batches before this step.
         """
         return self._state(step).as_dict()
 
@@ -256,7 +254,7 @@ class Loader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues after the batches that `state` counts, on any rank of any world.
 
-        Raises SnapshotError for a state of another order and, without `migrate`, for one of other data or another mixture.
+        Raises SnapshotError for a state of another order and, without `migrate`, of other data or another mixture.
         """
         saved, lineage = read_state(state)
         with self.turns.lock:
@@ -281,8 +279,8 @@ class Loader:
     def advance(self, snapshot: str | None = None) -> str:
         """Moves to a later snapshot of the output, by default the newest, at the next step; returns its fingerprint.
 
-        All ranks must move to one snapshot at one step: one of them calls `advance()`, and the others get what it returned.
-        Raises SnapshotError, and does not move, if rows that were drawn are gone.
+        All ranks must move to the same snapshot at the same step: one rank calls `advance()` and sends the result to the
+        others, which pass it. If rows that were drawn are gone, raises SnapshotError and does not move.
         """
         with self.turns.lock:
             before = self._source
@@ -294,11 +292,12 @@ class Loader:
             return self.snapshot.fingerprint
 
     def most_runs(self, num_steps: int | None = None) -> int:
-        """A `pad_cu_seqlens` for the next `num_steps` batches of all ranks, by default all that are left; reads lengths."""
+        """A `pad_cu_seqlens` that suffices for the next `num_steps` batches of all ranks. Default: all that are left. Reads
+        the lengths."""
         return self._source.most_runs(self._step, num_steps)
 
     def close(self) -> None:
-        """Closes shards or connections, and stops fetching and building ahead. The loader stays usable."""
+        """Closes shards or connections, and stops building ahead. The loader stays usable."""
         with self.turns.lock:
             self._end_next()
         self._source.close()

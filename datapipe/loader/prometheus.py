@@ -52,6 +52,6 @@ class LoaderMetrics(Collector):
 
 
 def serve_metrics(loaders: Sequence[Any], port: int, address: str = "127.0.0.1") -> MetricsServer:
-    """Serves the figures of `loaders` at http://address:port/metrics. Give each rank of a machine another port.
-    `loaders` have a method `stats`; their ranks and splits, which label the figures, differ."""
+    """Serves the figures of `loaders` at http://address:port/metrics. Each rank of a machine needs another port. `loaders`
+    have a method `stats`, and differ in rank or split, which label the figures."""
     return MetricsServer(address, port, f"port={port}", LoaderMetrics(loaders)).start()

@@ -24,7 +24,7 @@ class RaggedRanksWarning(UserWarning):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mesh:
-    """The coordinates of a process in a mesh of ranks that decide what it reads."""
+    """The coordinates of a process in a mesh of ranks, which decide what it reads."""
 
     # data_rank, data_size: its data-parallel coordinate, which tensor- and pipeline-parallel ranks share
     data_rank: int
@@ -57,12 +57,12 @@ class Mesh:
             )
 
     def num_rows(self, size: int) -> int:
-        """The rows that it gets of a global batch of `size` rows."""
+        """Number of rows that this process gets of a global batch of `size` rows."""
         start, stop = self.share(0, size)
         return stop - start
 
     def share(self, start: int, stop: int) -> tuple[int, int]:
-        """The samples of this process, of the global batch that has the samples `start` to `stop`."""
+        """The samples of this process in the global batch of the samples `start` to `stop`."""
         size = stop - start
         return start + self.data_rank * size // self.data_size, start + (self.data_rank + 1) * size // self.data_size
 
@@ -78,7 +78,7 @@ class Mesh:
 
     @property
     def parts(self) -> np.ndarray:
-        """The numbers of the parts that this rank gets: one, or for a zigzag two."""
+        """The numbers of the parts that this rank gets: one, or two for a zigzag."""
         first, last = self.context_rank, self.num_parts - 1 - self.context_rank
         return np.array([first] if self.num_parts == self.context_size else [first, last], np.int64)
 

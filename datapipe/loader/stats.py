@@ -8,8 +8,8 @@
     R_pipeline   batches/s that the loader builds: batches / seconds of building * threads
     lost share   wait / (wait + step): the share of the accelerator's time that is spent waiting for data
 
-The wait for the first batch of each iteration, in which shards are opened and threads start, is counted apart: in a short run
-it would outweigh the waits of all other steps. Builds in the workers of a DataLoader are not measured.
+The wait for the first batch of each iteration, in which shards are opened and threads start, is counted separately: in a short
+run it would outweigh all other waits. Builds in the workers of a DataLoader are not measured.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ LOST_SHARE = 0.01  # From this share of waiting on, a loader is data-bound
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderStats:
-    """The figures of a loader over all its iterations so far. `print` shows them in a few lines."""
+    """The figures of a loader over all its iterations so far; `print` shows them."""
 
     rank: int
     split: str

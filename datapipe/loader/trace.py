@@ -105,9 +105,9 @@ def trace_document(
 ) -> list[Appearance]:
     """Every appearance of a document in the run, by step.
 
-    With a state, these are the appearances in the steps that the state counts, over all epochs and all changes of the run.
-    Without one, those in the whole of a finite run, and in one epoch of an endless run. `num_epochs`: of the source, to
-    search instead, from its first on. `key` may be a name, in a form that `InputFiles.key` takes.
+    With a state, the steps that it counts are searched, over all epochs and changes of the run; without one, a whole finite
+    run, or one epoch of an endless run. `num_epochs`: number of epochs of the source to search instead. `key` may be a name
+    that `InputFiles.key` takes.
 
     Raises SnapshotError if earlier steps of the run drew from rows that this output does not hold."""
     trace = open_run(output, **run).find_document(key, num_epochs, world_size)
@@ -127,7 +127,7 @@ def open_run(
     split: Split = "train",
     seed: int | None = None,
 ) -> TracedRun:
-    """A run, whose order `state` or `global_batch_size` gives."""
+    """Opens a run, whose order follows from `state` or `global_batch_size`."""
     root, length = output_of(Root(str(output)))
     length = sequence_length or length
     if state is not None:
@@ -147,7 +147,7 @@ def open_run(
 
 
 class TracedRun:
-    """The order of a run, and the shards that it reads. `steps_done` counts skipped ones; None without a state."""
+    """The order of a run, and the shards that it reads. `steps_done` includes skipped steps; None without a state."""
 
     def __init__(self, root: Root, snapshot: Snapshot, batch_order: BatchOrder, steps_done: int | None) -> None:
         self.root, self.snapshot, self.batch_order, self.steps_done = root, snapshot, batch_order, steps_done
@@ -197,7 +197,7 @@ class TracedRun:
         return BatchBuilder(self.batch_order, self.reader, LoaderOptions(mesh=mesh, fields=()))
 
     def find_document(self, name: str, num_epochs: int | None = None, world_size: int = 1) -> DocumentTrace:
-        """Every appearance in the first `num_epochs` epochs; None: in the steps done, the finite run, or one epoch."""
+        """Every appearance in the first `num_epochs` epochs. None: in the steps done, in a finite run, or in one epoch."""
         [key] = document_keys(self.root, self.snapshot, [name])
         builder, wanted = self._builder(Mesh(data_rank=0, data_size=1)), np.frombuffer(key, np.uint8).reshape(1, -1)
         is_past = num_epochs is None and self.steps_done is not None and self.batch_order.inventory.split == "train"
@@ -262,7 +262,7 @@ class TracedRun:
             yield appear(step=step, epoch=epoch, rank=rank, row=index - rank * num_rows // world_size)
 
     def drawn_elsewhere(self, key: bytes) -> str:
-        """The steps that drew from rows which this output does not hold, and which may have held the document, in words."""
+        """In words, the steps that drew rows which this output does not hold and which may have held the document."""
         known = self.files.get(int.from_bytes(key[:8], "big"))
         return "; ".join(
             f"steps {first} to {stop - 1} drew '{source}' from snapshot {snapshot}"

@@ -1,4 +1,4 @@
-"""The rank of this process if the program does not give it: from torch.distributed, or from variables of the launcher.
+"""The default rank of this process: from torch.distributed, or from variables of the launcher.
 
     torch.distributed has begun      its rank and world size
     RANK and WORLD_SIZE              as torchrun, Accelerate and DeepSpeed set them

@@ -250,10 +250,8 @@ def _warning(entry: RunWarning | Mapping[str, Any]) -> RunWarning:
 
 
 Warned = Annotated[RunWarning, BeforeValidator(_warning), PlainSerializer(RunWarning.to_json)]
-Status = Annotated[
-    Literal["finished", "failed", "stopped"],
-    BeforeValidator(lambda status: "finished" if status == "done" else status),  # until December 2026
-]
+_reads_done = BeforeValidator(lambda status: "finished" if status == "done" else status)  # as reports had it in 2026
+Status = Annotated[Literal["finished", "failed", "stopped"], _reads_done]
 
 
 class Summary(Record):

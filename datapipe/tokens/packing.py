@@ -14,28 +14,15 @@ A piece is a run of tokens of one document within one row. The layout is a funct
 | buckets     | cuts documents above S into rows of S, and the remainder by its binary expansion, largest power first; a row |
 |             | holds pieces of one length from different documents (dataset decomposition, arXiv 2405.13226)                |
 
-For lengths 14, 7, 5, 2, 3 and S = 8 best_fit has the rows 8 of 14 | 7 | 6 of 14, 2 | 5, 3, and
-buckets 8 of 14 | 4 of 14, 4 of 7 | 4 of 5 | 2 each of 14, 7, 2, 3 | 1 each of 7, 5, 3. In the
-others, a piece that ends before the row does is the end of its document.
-
-Of web pages in GPT-2's tokens (median 1,122, mean 2,083; 2026-11), best_fit pads 0.07 to 0.085 % at
-S = 2,048 or 8,192; buckets with `min_piece` 256 drop 5.9 %.
+For lengths 14, 7, 5, 2, 3 and S = 8 best_fit has the rows 8 of 14 | 7 | 6 of 14, 2 | 5, 3, and buckets 8 of 14 | 4 of 14,
+4 of 7 | 4 of 5 | 2 each of 14, 7, 2, 3 | 1 each of 7, 5, 3. In the others, a piece that ends before the row does is the end of
+its document. README.md beside this file has measurements.
 
 Best fit keeps padding within `max_padding`: it empties some rows by splitting their documents over the room of others.
 Lengths that crowd above S / 2 leave almost half of each row empty, those above S / 3 almost a third. The share of padding
 in all rows but the emptiest is kept within the limit, unless all padding is less than a row. Emptying a row saves S tokens,
 so the rows with the fewest whole documents are emptied first; the remainder of a document above S, which is split anyway,
 is split before others. Short pieces are made only where no row can be emptied without them.
-
-10,000 documents, S = 2,048, limit 2 % (2026-11); pages are web pages in GPT-2's tokens:
-
-| lengths             | padding of best fit | documents split | by concat | median piece |
-|---------------------|---------------------|-----------------|-----------|--------------|
-| 1,100               | 46.3 %              | 45.2 %          | 53.5 %    | 550          |
-| 1,900               | 7.2 %               | 5.3 %           | 92.6 %    | 148          |
-| 1,100 or S + 1,100  | 31.0 %              | 13.3 %          | 76.6 %    | 912          |
-| 1,050 to 1,900      | 28.2 %              | 26.8 %          | 71.7 %    | 479          |
-| pages cut at 5,000  | 32.9 %              | 28.6 %          | 60.9 %    | 554          |
 
 Rows that begin with a `bos` are nanochat's: it fills a row with the largest documents that fit, and the rest with a part of the
 shortest one. Here best fit comes first, and documents are cut only where padding would exceed the limit: a row is emptied where

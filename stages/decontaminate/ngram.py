@@ -3,16 +3,10 @@
     evaluation files  ─▶  items  ─▶  hashed n-grams and whole short items  ─┐
     documents  ─▶  words without case, accents and punctuation  ────────────┴▶  matches  ─▶  documents dropped, or texts cut
 
-| profile | n | a document is contaminated by | what happens |
-|---|---|---|---|
-| `gpt3` | 13 | an n-gram of an item, or a whole short item | the match is cut out; above 10 matches the document is dropped |
-| `strict` | 13 | the same | the document is dropped |
-| `coverage` | 5 | most n-grams of an item, weighted by IDF | the document is dropped |
-
-`gpt3` is the rule of GPT-3 (Brown et al. 2020, appendix C) as lm-evaluation-harness has it: it cuts 200 characters on either
-side of a match and joins the pieces of at least 200 by a blank line. Every n-gram at every position is a match, so a copied
-item of 24 words is 12 matches and drops the document. `coverage` keeps documents that only quote a sentence of an item. With a
-low `min_coverage` it finds long items with an edit in every dozen words; n-grams weigh as in AI2's decon.
+`gpt3` is the rule of GPT-3 (Brown et al. 2020, appendix C) as lm-evaluation-harness has it. It cuts an n-gram of an item, or a
+whole short item, with 200 characters on either side, and joins the remaining pieces of at least 200 by a blank line. Every
+n-gram at every position is a match, so a copied item of 24 words is 12 matches and drops the document. `strict` drops a
+document with any match. `coverage` drops one with most n-grams of an item, weighted by their rarity as in AI2's decon.
 
 Words are compared without case, accents, punctuation and typographic variants, in every script.
 README.md beside this file has examples and measurements. `datapipe inspect OUTPUT --contamination`

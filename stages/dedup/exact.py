@@ -1,13 +1,13 @@
-"""Exact deduplication: of documents with the same text, or the same value of a field, one is kept.
+"""Exact deduplication: keeps one of the documents with the same text, or the same value of a field.
 
     text or field  ->  128-bit hash of its bytes  ->  rows with equal hashes  ->  all but the first by (rank, key) are dropped
 
-With `by: field` a null or empty value is compared with none.
+With `by: field`, documents with a null or empty value are not compared.
 
-`normalize: whitespace_case` compares texts without case, in the canonical caseless form of Unicode
-(`datapipe/kernels/dedup/case_folding.py`), each run of white space, no-break spaces too, as one space, and without invisible
-characters: soft hyphens, joiners, zero-width spaces, byte order marks, variation selectors. `normalize: url` brings URLs into
-the form of C4 (`datapipe/kernels/filters/url.py`): no scheme, no `www.`, no tracking parameters.
+`normalize: whitespace_case` ignores case (the canonical caseless form of Unicode, `datapipe/kernels/dedup/case_folding.py`)
+and invisible characters: soft hyphens, joiners, zero-width spaces, byte order marks, variation selectors. A run of white
+space, including no-break spaces, equals one space. `normalize: url` brings URLs into the form of C4
+(`datapipe/kernels/filters/url.py`): no scheme, no `www.`, no tracking parameters.
 """
 
 from collections.abc import Mapping, Sequence

@@ -2,18 +2,12 @@
 
     text  ->  units, each with a 128-bit hash of its normal form  ->  rows with equal hashes  ->  all but the first are cut
 
-The first copy has the lowest (key, position in the document), or with `keep: source_order` the
-earliest source. A row takes 46 bytes a unit, whatever its length. A unit owns the bytes up to the
-next unit of its document, blank lines too, and these are cut with it.
+The first copy has the lowest (key, position in the document), or with `keep: source_order` the earliest source. Each unit
+takes a row of 46 bytes, whatever its length. A unit includes the bytes up to the next one, such as blank lines; they are cut
+with it.
 
-| `unit` | what is compared | source |
-|---|---|---|
-| `line` | lines that are not blank, without the white space around them | CCNet, C4's program |
-| `paragraph` | consecutive lines up to the next blank line | |
-| `three_sentences` | every three consecutive sentences; a document of fewer has none | C4's paper |
-
-CCNet (Wenzek et al. 2020) calls lines paragraphs, and its program drops lines whose folded text occurred before. The program of
-C4 (Raffel et al. 2020) keeps one page for each line in lower case. A line whose first copy is in a dropped document is lost.
+Lines are those of CCNet (Wenzek et al. 2020), which calls them paragraphs, and of the program of C4 (Raffel et al. 2020); three
+sentences are the unit of C4's paper. A line whose first copy is in a dropped document is lost.
 """
 
 from collections.abc import Mapping, Sequence

@@ -10,17 +10,15 @@
 1 - (1 - s^rows)^bands: with 14 bands of 8 rows (FineWeb) 50 % at s = 0.68. **Verification.** A candidate pair counts if the
 share of equal minima in the whole signatures, which estimates the similarity, is at least `min_similarity` (`_banding.py`).
 
-**What the default finds.** Copies, editions, citations and captures of pages; six in ten of the updated stories of news wires,
-nine in ten with `threshold: 0.5`, which takes pages of one site for duplicates. No paraphrases.
+The default finds copies, editions and citations, and no paraphrases; README.md beside this file has what other values find.
 
 **N-grams.** A word is a run of letters, marks and digits of any script: "C++" and "C#" are the word "c". Case, the code points
 of an accented letter (canonical caseless matching, Unicode 3.13) and invisible characters are not compared. In scripts without
-spaces, such as Chinese, each character is a word; with `shingle: char` also in all others, and with `shingle: dictionary`
-words are those of a dictionary, as FineWeb-2 has them. At equal `ngram`, character n-grams of prose are more alike than word
-n-grams (SlimPajama uses 13).
+spaces, such as Chinese, each character is a word. `shingle: char` compares characters in all scripts, and `shingle:
+dictionary` takes the words of a dictionary, as FineWeb-2 does. At equal `ngram`, character n-grams of prose are more alike
+than word n-grams (SlimPajama uses 13).
 
-A document of fewer words than one n-gram is compared with documents of the same words, one without
-a letter and a digit with none.
+A document shorter than one n-gram matches documents of the same words. One without letters and digits is not compared.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,21 +1,12 @@
-"""Conversations become texts with control tokens, by a template, with a mask of what a loss counts.
+"""Writes conversations as texts with control tokens, by a template, with a mask of what a loss counts.
 
     JSON of fields ─▶ messages, in any known form (`_chat/messages.py`) ─▶ their order is right (`_chat/order.py`)
                    ─▶ the template writes them (`_chat/templates.py`) ─▶ text and segments (`datapipe/stage/segments.py`)
 
-The source names the fields: `messages: conversation`. A conversation that is none goes to quarantine, for one of these reasons:
-
-| reason | found |
-|---|---|
-| no valid JSON, values nested too deeply, no list of messages, no message | another value |
-| unknown role, content that is no text, a part that is no text | a message of another kind, such as one with an image |
-| two users in a row, an empty answer, no answer of an assistant | a conversation that lacks an answer |
-| a tool result without its call, a call without its result | results that do not follow their calls |
-| a tool call without a name, arguments that are no JSON object, tools that are no list of objects | calls of no function |
-| half of a surrogate pair | text that is no Unicode |
-| the template refuses it | what the template itself reports |
-
-Text never becomes a control token, whatever it spells.
+The source names the fields: `messages: conversation`. An invalid conversation goes to quarantine with the reason: no valid
+JSON, no messages, values nested too deeply, an unknown role, content that is not text, two users in a row, an empty or missing
+answer, a tool result without its call or a call without its result, a malformed tool or call, half of a surrogate pair, or
+what the template reports. Text never becomes a control token, whatever it spells.
 """
 
 from collections.abc import Sequence
@@ -71,8 +62,8 @@ class Chat(Filter):
     )
     lacking: Literal["refuse", "text"] = Field(
         default="refuse",
-        description="Tokens of the form <|…|> in the template that are no control tokens. refuse: an error. text: they are "
-        "text, as in transformers; this holds for the template of the tokenizer itself.",
+        description="What happens to tokens of the form <|…|> in the template that are no control tokens. refuse: an error. "
+        "text: they are text, as in transformers, and always in the tokenizer's own template.",
     )
 
     def rules(self) -> Sequence[Rule]:

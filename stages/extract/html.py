@@ -5,7 +5,7 @@
 
 | rule | drops a page if |
 |---|---|
-| `empty_page` | it has no byte but white space and NULs |
+| `empty_page` | it contains only white space and NULs |
 | `too_many_bytes` | it has more than `max_bytes` |
 | `too_many_attributes` | one of its tags has more than `max_attributes`: parsers compare each with each |
 | `too_costly` | its tags cost more than `max_cost`: the sum of their depths, of squares of their attributes, and 100 each |
@@ -17,8 +17,8 @@
 The four limits bound the time of a page without a clock, so the result does not depend on the machine. `beyond: plain_text`
 reads pages beyond them without a parser: all text outside of tags, menus included, and no columns.
 
-Columns that come out, null where a page has nothing: those of `Marks`. The column `charset`, where
-the source keeps it, is the one of the HTTP header.
+The stage adds the columns of `Marks`; a value that a page lacks is null. A column `charset` that the source keeps holds the
+charset of the HTTP header.
 """
 
 from collections.abc import Mapping, Sequence

@@ -15,20 +15,11 @@ Blank lines are ignored, and the white space around a line is stripped. The rule
 | the line mentions terms of use, privacy policy, cookie policy, or using cookies | the line is removed |
 | the remaining lines have too few sentences | the page is dropped |
 
-Phrases match in any case. The published texts and programs differ, so `profile` sets the defaults:
-
-| profile | source | sentences | words a line | end marks |
-|---|---|---|---|---|
-| paper | the authors' code, TFDS `c4_utils.py`, and the text on arXiv | 3 | 5, without citations | required |
-| datatrove | datatrove's `C4QualityFilter`, and the text in JMLR | 5 | 3, with citations | required; ' too |
-| fineweb | datatrove's, as FineWeb used it | 5 | 3, with citations | not required |
-
-The authors also drop pages of more than 190,000 characters (`max_chars`), and mC4 pages with few long lines (`min_long_lines:
-3`); both measure the page before it is edited. Sentences are counted as by spaCy's sentencizer, which datatrove uses
-(`datapipe/kernels/text/sentences.py`); the authors use NLTK's Punkt.
-
-On 3,687 English documents all decisions equal those of datatrove 0.10.1, and all but 6 of 3,304
-kept texts, which hold control characters at which `str.splitlines` ends a line.
+Phrases match in any case. The published texts and programs differ, so `profile` sets the defaults. `paper` is the authors'
+code, TFDS `c4_utils.py`, and the text on arXiv; `datatrove` its `C4QualityFilter`, and the text in JMLR; `fineweb` the same as
+FineWeb used it. The authors also drop pages of more than 190,000 characters (`max_chars`), and mC4 pages with few long lines
+(`min_long_lines: 3`); both measure the page before it is edited. Sentences are counted as by spaCy's sentencizer, which
+datatrove uses (`datapipe/kernels/text/sentences.py`); the authors use NLTK's Punkt.
 """
 
 from collections.abc import Mapping, Sequence
@@ -67,7 +58,7 @@ class C4Quality(ProfiledFilter):
     profile: Literal["paper", "datatrove", "fineweb"] = Field(
         default="paper",
         description="Defaults of the options below. paper: the authors' code. datatrove: 5 sentences, 3 words counted with "
-        "citations, ' ends a line too. fineweb: as datatrove, without need_end_mark. The decisions are datatrove's only behind "
+        "citations, ' ends a line too. fineweb: as datatrove, without need_end_mark. Decisions equal datatrove's only behind "
         "normalize.unicode: datatrove ends lines at CR, form feed and U+2028 too.",
     )
     min_sentences: int = Field(default=3, ge=0, description="Minimum number of sentences in a page; datatrove and fineweb: 5.")

@@ -8,14 +8,14 @@
 | `high_score` | its score is above `max_score` |
 | `below_share` | it is not among the highest scores that make up `keep_share` of what the source has left |
 
-A model is what `datapipe classifier train` writes, or any fastText model (`.bin`, `.ftz`). Its
-score is the probability of one label, or the number that the model predicts. With `label_column` the
-label of the highest probability becomes a column: a topic of 24 beside the quality of another stage.
+A model is what `datapipe classifier train` writes, or any fastText model (`.bin`, `.ftz`). Its score is the probability of one
+label, or the number that the model predicts. `label_column` writes the label of the highest probability into a column, such as
+one of 24 topics.
 
-`keep_share` finds the threshold in each source by itself, over all of its documents: exactly the share of the documents is
-kept, rounded down, or of the bytes of their text, to within the longest document. Documents of the score at the threshold are
-chosen by a keyed hash. The report publishes the threshold. DCLM (Li et al. 2024, arXiv 2406.11794) kept the highest tenth of
-its pages by a fastText model; Nemotron-CC (Su et al. 2024, arXiv 2412.02595) takes the highest score of several models.
+`keep_share` finds a threshold for each source from all of its documents. It keeps exactly this share of the documents, rounded
+down, or of the bytes of text, to within the longest document. Among documents whose score equals the threshold, a keyed hash
+decides. The report publishes the threshold. DCLM (Li et al. 2024, arXiv 2406.11794) kept the highest tenth of its pages by a
+fastText model; Nemotron-CC (Su et al. 2024, arXiv 2412.02595) takes the highest score of several models.
 """
 
 import math

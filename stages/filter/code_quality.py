@@ -1,22 +1,14 @@
 """Keeps source files that people wrote, by the heuristics of The Stack, StarCoder and StarCoder2.
 
-| | `the_stack` | `starcoder` | `starcoder2` |
-|---|---|---|---|
-| source | bigcode-dataset, `basic` filter, `preprocessing/README.md` | bigcode-dataset, `filtering.py` | Lozhkov et al. 2024 |
-| lines | | | at most 100,000 |
-| length of a line | at most 1,000, 100 in the mean | the same | the same |
-| letters and digits | at least 25 % | at least 25 % | |
-| letters | | at least 25 % | at least 25 % |
-| `<?xml version=` in the first 100 characters | | dropped | |
-| marks of generated files in the first five lines | | | dropped |
-| runs of base64, hexadecimal bytes and escapes | | | at most 1,024 characters, half of the file |
+`the_stack` is the `basic` filter of bigcode-dataset (`preprocessing/README.md`), `starcoder` its `filtering.py`, and
+`starcoder2` is Lozhkov et al. 2024; the options have their limits.
 
 The originals also decide by programming language and file extension: StarCoder exempts XSLT from its XML rule, StarCoder2
 allows lines of 100,000 characters in HTML, JSON and Markdown. Make such files a source with other limits. Not implemented: 20 %
 visible text in HTML; limits for data formats (use `filter.length`, `max_lines`); go-enry's `is_generated`.
 
 A line ends at a newline and is measured with its white space and carriage return. Letters and digits are those of Unicode.
-Marks match in any case of ASCII. All measures of an empty file are 0, so a rule with a least share drops it.
+Marks match in any case of ASCII. All measures of an empty file are 0, so a rule with a minimum share drops it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,14 +1,13 @@
-"""Keeps documents by a field of theirs: status, media type, score, language attribute.
+"""Keeps documents by one of their fields: status, media type, score, language attribute.
 
     value of the field ── as text ───▶ keep, drop              equal to one of a list           rules `not_in_keep`, `in_drop`
                        │           └─▶ keep_matching, drop_…   a regular expression finds it    `not_matching`, `matching`
                        └─ as number ─▶ min_value, max_value    a value equal to a limit passes  `too_small`, `too_large`
                           or date                              a value of another kind          `not_a_number`, `not_a_date`
 
-Numbers, true and false are compared by their text. Limits are numbers, or dates in ISO 8601 for
-columns of dates, of times and of such text; a date without a time is its midnight, a time without a
-zone is UTC. Regular expressions are those of RE2, and are searched anywhere in the value. A
-document without a value is in no list and matches no expression, unless `missing` is set otherwise.
+Numbers, true and false are compared by their text. Limits are numbers, or dates in ISO 8601 for columns of dates, times or
+such text; a date without a time means midnight, a time without a zone is UTC. Regular expressions (RE2) are searched anywhere
+in the value. A document without a value is in no list and matches no expression; `missing` can change that.
 """
 
 import math
@@ -47,7 +46,7 @@ class Field(Filter):
     )
     missing: Literal["keep", "drop"] | None = Option(
         default=None,
-        description="What happens to a document without a value, or with one that is no number or date where limits are given. "
+        description="What happens to a document whose value is missing, or is not a number or date although limits are given. "
         "Default: drop where keep, keep_matching, min_value or max_value is given, otherwise keep.",
     )
 

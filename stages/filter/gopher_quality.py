@@ -12,10 +12,9 @@ The paper does not define words, the base of the ratios, or how stop words are c
 | lines | not blank | blank lines too | not blank |
 | stop words | distinct, any case, without signs around them | distinct, exact | all occurrences, any case |
 
-fastText separates words at ASCII white space alone. Lengths are in characters. Lines are taken without the white space around
-them. A value equal to a limit passes. All measures of a document without words are 0. `paper` is the default: it means the same
-in every script that separates words by spaces. `language` takes the thresholds and stop words of FineWeb-2
-(`_thresholds/fineweb2.py`). On 740 documents all decisions of `dclm` equal those of DCLM's program.
+fastText separates words only at ASCII white space. Lengths are in characters. White space around a line is ignored. A value
+equal to a limit passes. All measures of a document without words are 0. `paper` is the default: it means the same in every
+script that separates words by spaces. `language` takes the thresholds and stop words of FineWeb-2 (`_thresholds/fineweb2.py`).
 """
 
 from collections.abc import Mapping, Sequence

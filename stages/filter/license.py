@@ -4,8 +4,8 @@
                                   └─▶ in `allowed`? else dropped       rules `unknown` (none), `not_allowed`
 
 `A OR B` is allowed if one of the two is, `A AND B` and a list in JSON only if all are. Text that is no licence of SPDX is
-compared by a name: "Public Domain" is LicenseRef-public-domain (`datapipe/stage/licenses.py`). A mixture with `licenses` puts
-this stage first in each source with a `license_field`, or where a source names it, without options.
+compared by a name: "Public Domain" is LicenseRef-public-domain (`datapipe/stage/licenses.py`). A mixture with `licenses` adds
+this stage to each source with a `license_field`: first, or where the source names it without options.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,9 @@ class License(Filter):
         min_length=1, description="Licences to keep, by their names in SPDX: [CC0-1.0, MIT, LicenseRef-public-domain]."
     )
     missing: Literal["keep", "drop"] = Field(
-        default="drop", description="A document without a licence; in a mixture keep where that of its source is allowed."
+        default="drop",
+        description="What happens to a document without a licence. In a mixture the default is keep if the source's licence is "
+        "allowed.",
     )
 
     before_text: ClassVar[bool] = True

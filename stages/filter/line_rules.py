@@ -1,4 +1,4 @@
-"""Removes lines that are no running text from web pages, and drops pages that lose too much, by the rules of RefinedWeb
+"""Removes lines that are not running text from web pages, and drops pages that lose too many words, by the rules of RefinedWeb
 (Penedo et al. 2023, appendix G.2) as DCLM-Baseline (Li et al. 2024) applies them.
 
 Blank lines are ignored, and the white space around a line is stripped. A line is removed by the first rule that applies:
@@ -12,19 +12,15 @@ Blank lines are ignored, and the white space around a line is stripped. A line i
 | | reposts, quotes, bookmarks, upvotes, downvotes, downloads, views, followers |
 | `short_lines` | has fewer than 2 words |
 
-From a line of at most 10 words that remains, these phrases are cut, in any case and with one white space character on their
-side: "items in cart" anywhere, "Read more..." at the end, "Sign-in" at the start. A line of nothing else is removed.
+Phrases are cut from the remaining lines of at most 10 words, in any case, with one white space character beside them: "items
+in cart" anywhere, "Read more..." at the end, "Sign-in" at the start. A line that is only a phrase is removed.
 
-`too_much_removed` drops a page if more than 5 % of its words that begin with a letter or a digit were removed, or if it has
-none, with the share 1, as in DCLM. A page without a removed line is unchanged; an edited page loses the white space around it.
+`too_much_removed` drops a page that loses more than 5 % of its words, or has none, as in DCLM. Words begin with a letter or a
+digit. A page without a removed line is unchanged; an edited page loses the white space around it.
 
-| profile | source | dots of "Read more..." |
-|---|---|---|
-| dclm | DCLM, `baselines/mappers/modifiers.py`, `dclm_baseline_refinedweb.yaml` | any three characters (a regular expression) |
-| refinedweb | the text of the paper; DCLM's numbers where it gives none | dots |
-
-DCLM counts the white space around a line among its characters. Its rules, rewritten for stripped
-lines, make the same decision on 3,684 of 3,687 documents.
+`dclm` is DCLM's `baselines/mappers/modifiers.py` with `dclm_baseline_refinedweb.yaml`, where any three characters match the
+dots of "Read more..."; `refinedweb` is the text of the paper, with DCLM's numbers where it gives none. DCLM counts the white
+space around a line among its characters.
 """
 
 from collections.abc import Mapping, Sequence

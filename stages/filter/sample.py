@@ -1,7 +1,7 @@
-"""Keeps a share of the documents by a keyed hash of each, whatever they are.
+"""Keeps a share of the documents, chosen by a keyed hash of their keys.
 
-The choice follows from the seed of the mixture and the key of a document. So it is the same while a source grows, and a
-sample is part of every larger one, wherever in the list of stages it is taken, and also of the `sample` of a source.
+The choice depends only on the seed of the mixture and the key of a document, so it stays the same while a source grows. A
+smaller sample is part of every larger one, wherever in the list of stages it is taken, and of the `sample` of a source.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from datapipe.stage.documents import DocumentBatch
 
 
 class Sample(Filter):
-    """Keeps a share of the documents, chosen by a keyed hash of each: a part of every larger sample."""
+    """Keeps a share of the documents, chosen by a keyed hash. A smaller sample is part of every larger one."""
 
     share: Share = Field(description="Share of the documents: 0.05, 5%.")
 

@@ -7,13 +7,12 @@
 
 With lists and a model, `drop_if: both` (the default) drops what fails both, as `high_score`; `either` what fails one.
 
-**A list alone proves little**, so it tags unless `drop_by_list: true`. LDNOOBW's 403 English entries find toxic comments on
-Wikipedia talk pages with an F1 of 0.58; on HateCheck they find 7.8 % of the hateful cases and 17.6 % of the others, since
-people who quote or oppose hate use these words. Lists also hit medical texts, dialects and names.
+**A list alone proves little**, so it tags unless `drop_by_list: true`. Lists also hit quotes, medical texts, dialects and
+names.
 
-An entry of a list is a word or several in a row. Case, accents and signs between words are not
-compared. An entry matches whole words; in scripts without spaces, such as Chinese and Thai, it
-matches anywhere. Disguised words (`w*rd`, `w0rd`, full-width letters) are not found.
+An entry of a list is one word or several in a row. Case, accents and signs between words are ignored. An entry matches whole
+words; in scripts without spaces, such as Chinese and Thai, it matches anywhere. Disguised words (`w*rd`, `w0rd`, full-width
+letters) are not found.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +41,7 @@ _ALONE = (
 
 
 class Toxicity(Filter):
-    """Drops documents by a toxicity classifier, by lists of words (alone with `drop_by_list`), or where both agree."""
+    """Drops documents that a toxicity classifier, lists of words, or both find toxic."""
 
     lists: dict[str, Path] = Field(
         default={},

@@ -13,10 +13,10 @@ The word rules are those of RefinedWeb (Penedo et al. 2023, appendix G.1), in th
   host alone.) An entry of `urls` matches that URL alone.
 - Words are runs of ASCII letters and digits, in any case, and of bytes above 127; percent signs are not decoded. An entry of
   several words matches consecutive words. A word counts once for a URL, however often it occurs.
-- `strict_substrings` are searched with everything between the words left out, as in datatrove; DCLM leaves out `-` and `.`.
+- `strict_substrings` are searched in the URL without the characters between words, as in datatrove; DCLM removes `-` and `.`.
 
-datapipe contains no list. Published are UT1 (Université Toulouse Capitole), category `adult`, of domains and URLs, which
-RefinedWeb uses; LDNOOBW of words; and all three kinds of words of DCLM (`baselines/mappers/banlists`) and datatrove.
+datapipe contains no lists. RefinedWeb uses UT1 (Université Toulouse Capitole), category `adult`, of domains and URLs. LDNOOBW
+lists words; DCLM (`baselines/mappers/banlists`) and datatrove list all three kinds of words.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Joins the files of a repository, each a document of the input, to documents (`datapipe/stage/repositories.py`).
+"""Joins the files of a repository into documents (`datapipe/stage/repositories.py`). In the input, each file is a document.
 
     files, anywhere in the input ─▶ rows by the hash of their repository, in the order of its documents
       ─▶ contents   a text with the control tokens between files, for the file that comes first; its key is that of the document
@@ -7,7 +7,7 @@
 Rows of a repository come in slices. A document ends where the next file would exceed `max_bytes`, so memory is a slice and one
 document, however large the repository is. A file without the name of a repository is a document by itself.
 
-Paths are compared by their first 128 bytes, as bytes, so that a folder comes as a whole; equal ones by the key of the file.
+Paths are compared by their first 128 bytes, so that the files of a folder stay together; the key of the file breaks ties.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ _ROWS = "files"
 
 
 class Repository(Global):
-    """Joins the files of each repository. A source with `repository: {group_by: …}` has the stage."""
+    """Joins the files of each repository. A source with `repository: {group_by: …}` gets this stage."""
 
     scope: Literal["run", "source"] = Field(
         default="source",

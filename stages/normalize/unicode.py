@@ -1,7 +1,7 @@
 """Brings text into one Unicode normal form, with one kind of line end and without control characters.
 
-Line ends and control characters come first, since a control character between a letter and its accent keeps them apart. The
-stage is idempotent. A survey finds the documents with a character that might change: only those are normalized.
+Line ends and control characters are replaced first, because a control character can separate a letter from its accent. The
+stage is idempotent. Only documents with a character that might change are normalized.
 """
 
 from typing import Literal

@@ -4,8 +4,8 @@
     http://e.org/ 192.0.2.7 20080509190241 text/html 200 - - 1234 a.arc.gz 6508  of version 2
     HTTP/1.1 200 OK …                                                            so many bytes, and a line end
 
-A header line has address, date and length in their places, counted from the right, since addresses
-may hold spaces. Behind damage the next such line is searched.
+The fields of a header line are counted from the right, because addresses may contain spaces. After damage, reading resumes at
+the next header line.
 """
 
 import re

@@ -4,8 +4,8 @@
     heads of messages (`_arrow/messages.py`) ─▶ record batches of this split ─▶ the needed columns, validated ─▶ documents
 
 Arrow trusts the buffers of a record batch. So the sizes that a batch declares are compared with `max_batch_bytes` before Arrow
-allocates them, and all offsets are validated before a value is read. Memory is one record batch and its dictionaries. A damaged
-record batch loses its rows and nothing else; a stream whose messages cannot be followed loses all rows behind.
+allocates them, and all offsets are validated before a value is read. Memory is one record batch and its dictionaries. A
+damaged record batch loses its rows and nothing else; a stream whose messages cannot be followed loses all later rows.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from stages.read._parquet_columns import columns_to_read, field_names, parts, sa
 
 
 class Arrow(ColumnReader):
-    """Reads Arrow IPC files and streams of one document a row.
+    """Reads Arrow IPC files and streams with one document per row.
 
     The text must be a string, or binary UTF-8. Ids of any simple type become strings; fields under `keep:` keep their types,
-    strings as large strings. Of a folder of `save_to_disk`, name `FOLDER/data-*.arrow`.
+    strings as large strings. For a folder that `save_to_disk` wrote, name `FOLDER/data-*.arrow`.
     """
 
     extensions: ClassVar[tuple[str, ...]] = (".arrow", ".feather", ".ipc", ".arrows")

@@ -3,8 +3,8 @@
     file ─▶ rows (`_rows.py`) ─▶ header: which columns ─▶ UTF-8? as many values as the header? ─▶ texts ─▶ batches
 
 A value is text as it is written. The rules of quotes are those of Python's csv module (`kernels/read/delimited.py`). A
-document's position is the byte at which its row begins in the decompressed file. Rows do not affect each other, but for a
-quote that is never closed, which takes the rest of the file. Memory is a few blocks of 4 MiB, or a few times the longest row.
+document's position is the byte at which its row begins in the decompressed file. A damaged row affects no other row, except
+that a quote which is never closed takes the rest of the file. Memory is a few blocks of 4 MiB, or a few times the longest row.
 
 Arrow's CSV reader is five times as fast and is not used: it has no offsets of rows, and fails for a
 whole block with one invalid byte. This one reads 270 MB/s on a core, as much as JSON lines.
@@ -39,8 +39,8 @@ _BATCH_ROWS = 8192
 class Csv(ContentReader):
     """Reads each row of a CSV or TSV file as a document. The first row names the columns, or `column_names` does.
 
-    All values are text, as they are written; an empty id is none. A row with more or fewer values
-    than there are columns is quarantined. Blank lines are passed over. Files are UTF-8.
+    All values are text, as they are written; an empty id counts as no id. A row with more or fewer values than columns is
+    quarantined. Blank lines are skipped. Files are UTF-8.
     """
 
     extensions: ClassVar[tuple[str, ...]] = (".csv", ".tsv")

@@ -29,7 +29,7 @@ _BEFORE_MEMBER = (64 << 10, 1 << 20, 16 << 20)
 
 
 class Jsonl(ContentReader):
-    """Reads files of one JSON object a line; and those of one array of objects, or of objects written over several lines.
+    """Reads JSON: one object per line, one array of objects, or objects that span several lines.
 
     The text must be a JSON string, and no key of its path may occur twice in an object. Ids become strings. Fields under
     `keep:` keep their types, one for all files: numbers, true and false, strings, lists, objects. A field with values of

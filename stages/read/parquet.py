@@ -1,7 +1,7 @@
 """Parquet: one row, one document, read by row groups.
 
 Memory is one batch, of about `TARGET_BATCH_BYTES` by the sizes in the footer, and the pages it is read from. A damaged row
-group loses the rows from the damage on and nothing else: one reject, since their number may be unknown.
+group loses its rows from the damage on. They count as one reject, because their number may be unknown.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _INDEX_BYTES, _PAGE_BYTES = 4, 64
 
 
 class Parquet(ColumnReader):
-    """Reads Parquet files of one document a row.
+    """Reads Parquet files with one document per row.
 
     The text must be a string, or binary UTF-8. Ids of any simple type become strings; fields under
     `keep:` keep their types, strings as large strings.

@@ -1,10 +1,9 @@
-"""WebDataset: tar archives in which the members of one base name, one behind the other, are a sample.
+"""WebDataset: tar archives in which consecutive members with one base name are a sample.
 
-The base name ends at the first dot behind the last slash, or at the last one by an option. A base name that comes
-again with other endings is a sample whose members do not follow each other, as in archives of `tar cf a.tar *.txt *.json`:
-damage of the file, since samples would have to be held until its end. The position of a document is the byte at which the
-member with its text begins in the decompressed archive. Memory is one sample, one batch, and about 100 bytes a sample, of at
-most `_MOST_NAMES`.
+The base name ends at the first dot behind the last slash, or at the last one by an option. A base name that returns later with
+other endings, as in archives of `tar cf a.tar *.txt *.json`, is damage: samples would have to be held until the end of the
+file. The position of a document is the byte at which the member with its text begins in the decompressed archive. Memory is
+one sample, one batch, and about 100 bytes a sample, of at most `_MOST_NAMES`.
 """
 
 import re
@@ -39,9 +38,9 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 class Webdataset(ContentReader):
     """Reads the text of each sample of a tar archive.
 
-    `text: [txt, json]` are the endings of members that may hold it; the first one that a sample has counts. The text of a JSON
-    member is its field of the name that the source gives. Fields under `keep:`, and the id, are those of the JSON members, or
-    else the content of the member with this ending, as strings. Without an id in JSON, the base name is the id.
+    `text: [txt, json]` lists the endings of members that may hold the text; the first that a sample has counts. Of a JSON
+    member, the source names the field with the text. Fields under `keep:` and the id come from the JSON members, or else are
+    the content of the member with this ending, as strings. Without an id in JSON, the base name is the id.
     """
 
     extensions: ClassVar[tuple[str, ...]] = (".tar",)

@@ -30,7 +30,7 @@ class Redacting(Filter):
     """A filter that replaces spans of several kinds in texts."""
 
     mode: Literal["drop", "tag"] = Field(
-        default="drop", description="tag: only count; nothing is replaced or dropped. drop: above `max_hits` hits."
+        default="drop", description="drop: replace, and drop documents with more than `max_hits` hits. tag: only count."
     )
     replace: Literal["tag", "fake", "delete"]
     max_hits: int | None = Field(

@@ -10,12 +10,12 @@
 | `url_credentials` | the `user:password@` of a URL |
 
 A phone number that is known by its shape alone must have an assigned area; behind a `+` or a word, of some seventy languages
-(`kernels/redact/phone_words.py`), the length that its country has. A date behind a word is no number. `phone_regions: auto`
-takes the countries of a document's URL and languages (`_regions.py`). The report counts what the regions were chosen by.
+(`kernels/redact/phone_words.py`), the length that its country has. A date after such a word is not replaced. `phone_regions:
+auto` takes the countries of a document's URL and languages (`_regions.py`). The report counts how the regions were chosen.
 
-Numbers may be typeset, with no-break spaces, dashes such as U+2011 and U+2013, and fullwidth digits. Four groups of digits that
-nothing around them makes a version are an address: an address that remains harms a person, a version that is replaced harms a
-line of code. Names and streets are not replaced. stages/README.md has the recall by kind; precision is 1.0 on the same sets.
+Numbers may be typeset, with no-break spaces, dashes such as U+2011 and U+2013, and fullwidth digits. Four groups of digits
+count as an address unless their context makes them a version: a missed address harms a person, a replaced version harms a line
+of code. Names and streets are not replaced. stages/README.md has the recall by kind; precision is 1.0 on the same sets.
 
 The replacement of a span is a function of its bytes, the name of the stage and the seed of the run. Redacting the output again
 changes nothing; with `replace: delete`, text that moves together may form a new span.

@@ -17,9 +17,9 @@ assignments. `rules` takes a file in the form of gitleaks, whose own rules can b
 
 A value behind a name is found in quotes, to the end of its line (`.env`, YAML, INI), in XML, JSON, URLs, tables of Markdown,
 netrc and behind "is", up to 4,096 characters; `curl -u`, `mysql -u root -p` and `.pgpass` (port 5432) need no name. It must
-appear drawn by chance (`datapipe/kernels/redact/randomness.py`): words, paths, dotted keys, slugs, variables, templates,
-patterns and placeholders remain, and so does a password that reads like words. In prose a value of letters alone remains, and
-of a value without quotes the rest behind one of "<", ">", "|", a quote or a backslash.
+look random (`datapipe/kernels/redact/randomness.py`): words, paths, dotted keys, slugs, variables, templates, patterns and
+placeholders remain, and so does a password that reads like words. In prose a value of letters alone remains. A value without
+quotes ends before "<", ">", "|", a quote or a backslash.
 
 **Copies** of a secret in its document are replaced too, if it has 12 characters and does not read like a word.
 """

@@ -86,10 +86,9 @@ def left_text(status: Status) -> str:
 def _running_lines(status: Status) -> Iterator[str]:
     now = time.time()
     slots, queued = counted(status["slots"], "slot"), counted(status["queued"], "task")
-    if status["num_running"] or not status["queued"] or status["waiting"]:
-        yield f"{status['num_running']:,} running in {slots}; {queued} in the queue"
-    else:  # tasks end before a worker reports them
-        yield f"{queued} running in {slots} or in the queue"
+    is_seen = status["num_running"] or not status["queued"] or status["waiting"]  # short tasks end before they are reported
+    running = f"{status['num_running']:,} running in {slots}; {queued}" if is_seen else f"{queued} running in {slots} or"
+    yield f"{running} in the queue"
     for each in status["running"][:_SHOWN]:
         memory = f", {size(each['memory_bytes'])}" if each["memory_bytes"] else ""
         node = each["node"]

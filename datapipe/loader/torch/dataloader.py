@@ -1,8 +1,8 @@
 """A DataLoader that counts the batches it hands out, and continues after them.
 
-The position lives in the main process. A pass of workers begins at the position, and every batch that reaches the trainer
-moves it. So each `for` continues after the last one, with and without workers, persistent ones too. A validation pass always
-starts over, unless a state was loaded since the last.
+The main process keeps the position: a pass of workers begins there, and every batch that reaches the trainer moves it. So each
+`for` continues after the last one, with and without workers. A validation pass starts over, unless a state was loaded since
+the last one.
 """
 
 from __future__ import annotations
@@ -65,10 +65,9 @@ def dataloader(output: str | Path, **options: Any) -> StreamingDataLoader:
 class StreamingDataLoader(DataLoader):
     """A DataLoader of whole batches whose position counts the batches handed out.
 
-    Args:
-        options: num_workers (0 by default), pin_memory, persistent_workers, prefetch_factor, multiprocessing_context, timeout,
-            worker_init_fn, as for `DataLoader`. Workers send each batch through shared memory, which takes 25 to 30 times as
-            long as threads: they pay where `collate_fn` computes for long.
+            Args: options: num_workers (0 by default), pin_memory, persistent_workers, prefetch_factor,
+            multiprocessing_context, timeout, worker_init_fn, as for `DataLoader`. Workers send each batch through shared
+            memory, 25 to 30 times as slow as threads; use them if `collate_fn` computes for long.
 
     Attributes: end_of_dataloader, remainder: for Accelerate: whether the last batch of the run was
         handed out; no row is added to it.
@@ -113,7 +112,7 @@ class StreamingDataLoader(DataLoader):
     def stats(self) -> LoaderStats:
         """Figures of all loops so far, and whether the data is the bottleneck: `print(loader.stats())`.
 
-        Workers build in other processes: the waits of the trainer, its steps and the batches are measured, builds are not.
+        The builds of workers, which are other processes, are not measured; waits, steps and batches are.
         """
         stats, factor = self.dataset.stats(), self.prefetch_factor
         if factor is None:  # there are no workers
@@ -123,7 +122,8 @@ class StreamingDataLoader(DataLoader):
         return replace(stats, num_workers=self.num_workers, num_threads=0, built=0, depth=ahead, host_batches=held)
 
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
-        """The state after the batches handed out, as `Loader.state_dict`: plain JSON, good for any rank and any workers."""
+        """The state after the batches handed out, as of `Loader.state_dict`: plain JSON, for any rank and number of
+        workers."""
         if self._holder and not is_called_by("datapipe.loader.device"):
             raise UserError(f"{HELD} Save the state of prefetch_to_device: batches.state_dict().")
         return self.dataset.loader.state_dict(step)

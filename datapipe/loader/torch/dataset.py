@@ -12,8 +12,8 @@ those of one process, each once. Workers run ahead of the trainer, so positions 
     with workers             dataset.state_dict(steps_done)       the trainer counts: `steps_done` is the next step of the run
                              (with fields=(…, "step"), that is `batch["step"] + 1`)
 
-A second pass continues after the first if this process handed out the batches. After a pass of workers, `load_state_dict`
-must set a position first (`Passes`). A validation pass always starts over.
+A second pass continues after the first if this process handed out the batches. After a pass by workers, set a position with
+`load_state_dict` first (`Passes`). A validation pass always starts over.
 """
 
 import os
@@ -97,11 +97,11 @@ class StreamingDataset(IterableDataset):
         return True
 
     def set_epoch(self, epoch: int) -> None:
-        """Does nothing: epochs are part of the order. Trainers call it before they iterate, and wrong ones are refused here."""
+        """Does nothing, because epochs are part of the order. Trainers call it first, so unsuited trainers are refused here."""
         find_wrappers(self).refuse_trainer(self.loader.mesh.data_size, self._is_fresh)
 
     def belong_to_loader(self) -> None:
-        """From now on each pass needs `begin_pass`: a StreamingDataLoader counts the batches."""
+        """Each later pass needs `begin_pass`, because a StreamingDataLoader counts the batches."""
         if self._cuts_rows:
             raise UserError("samples=True is for a DataLoader(batch_size=…) of your own; a StreamingDataLoader takes batches.")
         self._is_owned, self._passes = True, Passes()  # none is permitted
@@ -126,8 +126,8 @@ class StreamingDataset(IterableDataset):
         return SharedIterator(self._iterate(num_workers), self.loader.turns)
 
     def state_dict(self, steps_done: int | None = None) -> dict[str, Any]:
-        """The state to resume from. `steps_done`: the next step of the run, which only a process
-        that handed out the batches may leave out."""
+        """The state to resume from. `steps_done`: the next step of the run; optional in the process that handed out the
+        batches."""
         state = self.loader.state_dict()
         if steps_done is not None:
             return sealed({**state, "step": steps_done})

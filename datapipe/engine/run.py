@@ -135,7 +135,7 @@ class Run:
             raise stopped from error
 
     def _begin_early(self) -> None:
-        """In a new output all tasks are still to run, so kernels are compiled, and a worker starts, while the inputs are
+        """In a new output all tasks are still to run, so a worker starts, and kernels are compiled, while the inputs are
         listed. The stages are known by now: what they added to `sys.path` reaches the worker."""
         folder = self.root.local
         if self.options.address is not None and self.make_engine is None:
@@ -144,11 +144,11 @@ class Run:
             self._beside.enter_context(connected(self.options.address))
         if self.options.engine != "local" or folder is None or (folder / WORK).exists():
             return
-        self._compile_kernels()
         if self.make_engine is None:
             self._early = self.options.local_engine(self.root, self.mixture)
             self._beside.callback(self._close_early)
             self._early.start_worker()
+        self._compile_kernels()
 
     def _close_early(self) -> None:
         if self._early is not None:

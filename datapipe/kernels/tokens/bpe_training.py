@@ -28,7 +28,10 @@ from datapipe.kernels.types import Int32sOut, Int64s, UInt8s
 _HEAD = 3
 """Numbers before the tokens of a word: how many tokens it has, and the halves of its count, the lower one first."""
 
-_32, _LOWER_HALF = np.uint64(32), 0xFFFFFFFF
+_LOWER_HALF = 0xFFFFFFFF
+_PAIR, _COUNT, _START, _STOP = 0, 1, 2, 3
+"""Of `pairs`, for each pair, in half a cache line: its ids, its count, and the part of `listed` that has its words."""
+
 _PAIRS, _TOUCHED, _EVENTS, _NEIGHBOURS = 0, 1, 2, 3
 """Of `sizes`: pairs seen, pairs of this merge, tokens beside it, and different ones of these before and after."""
 
@@ -38,18 +41,19 @@ last of these, and the end of the part of `listed` that has them."""
 
 _FIRST_ROOM = 1 << 12
 _AHEAD = 8  # words that are fetched before they are merged: 16 take as long, none a third longer
+_USUAL_BYTES = 28  # of the head of a word and its first tokens, which half of the words have in two cache lines
 
 
 @inline
 def _longer(array) -> Any:
-    longer = np.empty(2 * len(array), array.dtype)
+    longer = np.empty((2 * len(array), *array.shape[1:]), array.dtype)
     longer[: len(array)] = array
     return longer
 
 
 @inline
 def _pair_of(a, b) -> Any:
-    return np.uint64(a) << _32 | np.uint64(b)
+    return np.int64(a) << 32 | np.int64(b)
 
 
 @inline
@@ -62,14 +66,14 @@ def _pairs_beside(behind, neighbour, left, right, joined) -> Any:
 
 @inline
 def _first_slot(pair, slots) -> Any:
-    return mix64(pair) & np.uint64(len(slots) - 1)
+    return mix64(np.uint64(pair)) & np.uint64(len(slots) - 1)
 
 
 @inline
 def _slot_of(pair, slots, pairs) -> Any:
     mask = np.uint64(len(slots) - 1)
     slot = _first_slot(pair, slots)
-    while slots[slot] >= 0 and pairs[slots[slot]] != pair:
+    while slots[slot] >= 0 and pairs[slots[slot], _PAIR] != pair:
         slot = (slot + np.uint64(1)) & mask
     return slot
 
@@ -78,29 +82,35 @@ def _slot_of(pair, slots, pairs) -> Any:
 def _more_slots(slots, pairs, num_pairs) -> Any:
     more = np.full(2 * len(slots), -1, np.int32)
     for number in range(num_pairs):
-        more[_slot_of(pairs[number], more, pairs)] = number
+        more[_slot_of(pairs[number, _PAIR], more, pairs)] = number
     return more
 
 
 @inline
-def _number_of(pair, slots, pairs, pair_counts, starts, stops, rounds, sizes) -> Any:
+def _number_of(pair, slots, pairs, sizes) -> Any:
     """The number of a pair; a new one where it was never seen."""
     slot = _slot_of(pair, slots, pairs)
     number = slots[slot]
     if number < 0:
         number = np.int32(sizes[_PAIRS])
         sizes[_PAIRS] += 1
-        slots[slot], pairs[number] = number, pair
-        pair_counts[number], starts[number], stops[number], rounds[number] = 0, 0, 0, -1
+        slots[slot], pairs[number, _PAIR] = number, pair
+        pairs[number, _COUNT], pairs[number, _START], pairs[number, _STOP] = 0, 0, 0
     return number
 
 
 @inline
-def _touch(number, rounds, now, touched, sizes) -> None:
-    if rounds[number] != now:
-        rounds[number] = now
-        touched[sizes[_TOUCHED]] = number
-        sizes[_TOUCHED] += 1
+def _fetch_pair(pair, slots, pairs) -> None:
+    """Fetches what the first slot of a pair leads to: its own numbers, but for those behind another pair."""
+    number = np.int64(slots[_first_slot(pair, slots)])
+    if number >= 0:
+        prefetch(pairs.ctypes.data + pairs.itemsize * 4 * number)
+
+
+@inline
+def _touch(number, touched, sizes) -> None:
+    touched[sizes[_TOUCHED]] = number
+    sizes[_TOUCHED] += 1
 
 
 @inline
@@ -191,10 +201,8 @@ def join_pairs(
 
     room = max(_FIRST_ROOM, side * side)
     slots = np.full(1 << 18, -1, np.int32)
-    pairs, pair_counts = np.empty(room, np.uint64), np.empty(room, np.int64)
-    starts, stops = np.empty(room, np.int64), np.empty(room, np.int64)  # the words of each pair in `listed`
-    rounds, touched = np.empty(room, np.int32), np.empty(room, np.int32)
-    heap: list[Any] = [(np.int64(0), np.uint64(0), np.int32(0)) for _ in range(0)]  # empty, of a type that is known
+    pairs, touched = np.empty((room, 4), np.int64), np.empty(room, np.int32)
+    heap: list[Any] = [(np.int64(0), np.int64(0), np.int32(0)) for _ in range(0)]  # empty, of a type that is known
     sizes = np.zeros(_NEIGHBOURS + 2, np.int64)
     beside, neighbours = np.zeros((2 * limit, 4), np.int64), np.empty(2 * limit, np.int32)
     event_sides, event_words = np.empty(_FIRST_ROOM, np.int32), np.empty(_FIRST_ROOM, np.int64)
@@ -202,31 +210,30 @@ def join_pairs(
     for pair in range(side * side):
         start = first_ends[pair - 1] if pair else 0
         if first_ends[pair] > start:
-            number = _number_of(_pair_of(pair // side, pair % side), slots, pairs, pair_counts, starts, stops, rounds, sizes)
-            pair_counts[number], starts[number], stops[number] = first_sums[pair], start, first_ends[pair]
-            _touch(number, rounds, 0, touched, sizes)
+            number = _number_of(_pair_of(pair // side, pair % side), slots, pairs, sizes)
+            pairs[number, _COUNT], pairs[number, _START], pairs[number, _STOP] = first_sums[pair], start, first_ends[pair]
+            _touch(number, touched, sizes)
 
-    now = 0
     while True:
         for place in range(sizes[_TOUCHED]):
             number = touched[place]
-            if pair_counts[number] > 0:
-                heappush(heap, (-pair_counts[number], pairs[number], number))
+            if pairs[number, _COUNT] > 0:
+                heappush(heap, (-pairs[number, _COUNT], pairs[number, _PAIR], number))
         sizes[_TOUCHED] = 0
         if num_tokens >= limit or len(heap) == 0:
             return num_merges
         count, joint, number = heap[0]
-        if -count != pair_counts[number]:
-            heapreplace(heap, (-pair_counts[number], joint, number))
+        if -count != pairs[number, _COUNT]:
+            heapreplace(heap, (-pairs[number, _COUNT], joint, number))
             continue
         if -count < max(1, min_count):
             return num_merges
         heappop(heap)
-        start, stop = starts[number], stops[number]
-        if start == stop:  # it was in the heap twice, and has merged
+        start, stop = pairs[number, _START], pairs[number, _STOP]
+        if start == stop:  # it was in the heap twice, as a pair of two equal tokens may be, and has merged
             continue
-        stops[number] = start
-        left, right = np.int64(joint >> _32), np.int64(joint & np.uint64(_LOWER_HALF))
+        pairs[number, _STOP] = start
+        left, right = joint >> 32, joint & _LOWER_HALF
 
         while end + (spelled[left + 1] - spelled[left]) + (spelled[right + 1] - spelled[right]) > len(spelling):
             spelling = _longer(spelling)
@@ -257,18 +264,18 @@ def join_pairs(
         sizes[_EVENTS] = 0
         for place in range(start, stop):
             word = listed[place]
-            prefetch(words.ctypes.data + words.itemsize * listed[min(place + _AHEAD, stop - 1)])
+            ahead = words.ctypes.data + words.itemsize * listed[min(place + _AHEAD, stop - 1)]
+            prefetch(ahead)
+            prefetch(ahead + _USUAL_BYTES)
             while sizes[_EVENTS] + np.int64(words[word]) > len(event_words):
                 event_sides, event_words = _longer(event_sides), _longer(event_words)
             _merge_in_word(
                 word, left, right, joined, limit, words, beside, neighbours, event_sides, event_words, sizes
             )  # fmt: skip
         while sizes[_PAIRS] + 2 * (sizes[_NEIGHBOURS] + sizes[_NEIGHBOURS + 1]) > len(pairs):
-            pairs, pair_counts = _longer(pairs), _longer(pair_counts)
-            starts, stops, rounds, touched = _longer(starts), _longer(stops), _longer(rounds), _longer(touched)
+            pairs, touched = _longer(pairs), _longer(touched)
         while 2 * len(pairs) > len(slots):
             slots = _more_slots(slots, pairs, sizes[_PAIRS])
-        now += 1
         for behind in range(2):
             for place in range(behind * limit, behind * limit + sizes[_NEIGHBOURS + behind]):
                 gone, formed = _pairs_beside(behind, neighbours[place], left, right, joined)
@@ -276,19 +283,24 @@ def join_pairs(
                 prefetch(slots.ctypes.data + slots.itemsize * np.int64(_first_slot(formed, slots)))
             for place in range(behind * limit, behind * limit + sizes[_NEIGHBOURS + behind]):
                 gone, formed = _pairs_beside(behind, neighbours[place], left, right, joined)
+                _fetch_pair(gone, slots, pairs)
+                _fetch_pair(formed, slots, pairs)
+            for place in range(behind * limit, behind * limit + sizes[_NEIGHBOURS + behind]):
+                gone, formed = _pairs_beside(behind, neighbours[place], left, right, joined)
                 of_side = behind * limit + neighbours[place]
-                pair_counts[_number_of(gone, slots, pairs, pair_counts, starts, stops, rounds, sizes)] -= beside[of_side, _SUM]
-                number = _number_of(formed, slots, pairs, pair_counts, starts, stops, rounds, sizes)
-                pair_counts[number] += beside[of_side, _SUM]
-                _touch(number, rounds, now, touched, sizes)
-                known = stops[number] - starts[number]  # words of a pair that forms again
+                pairs[_number_of(gone, slots, pairs, sizes), _COUNT] -= beside[of_side, _SUM]
+                number = _number_of(formed, slots, pairs, sizes)
+                pairs[number, _COUNT] += beside[of_side, _SUM]
+                _touch(number, touched, sizes)
+                start, stop = pairs[number, _START], pairs[number, _STOP]
+                known = stop - start  # words of a pair that forms again
                 while num_listed + known + beside[of_side, _NUMBER] > len(listed):
                     listed = _longer(listed)
-                for known_place in range(starts[number], stops[number]):
-                    listed[num_listed + known_place - starts[number]] = listed[known_place]
-                starts[number], beside[of_side, _END] = num_listed, num_listed + known
+                for known_place in range(known):
+                    listed[num_listed + known_place] = listed[start + known_place]
+                pairs[number, _START], beside[of_side, _END] = num_listed, num_listed + known
                 num_listed += known + beside[of_side, _NUMBER]
-                stops[number], beside[of_side, _SUM], beside[of_side, _NUMBER] = num_listed, 0, 0
+                pairs[number, _STOP], beside[of_side, _SUM], beside[of_side, _NUMBER] = num_listed, 0, 0
             for event in range(sizes[_EVENTS]):
                 of_side = event_sides[event]
                 if of_side >= limit if behind else of_side < limit:

@@ -3,7 +3,8 @@
     words, counts ──▶ table of hashes ──▶ each word once, in the order in which they came first, with the sum of its counts
 
 Words are hashed and compared eight bytes at a time: most have no more. A slot has the first eight bytes of a word, its length
-and its number, so the words of a text before are read only where longer ones are compared.
+and its number, so the words of a text before are read only where longer ones are compared. The slots of the next words are
+fetched meanwhile: a table of many words is in no cache.
 """
 
 from typing import Any
@@ -13,9 +14,11 @@ import numpy as np
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.arrays import eight_bytes
 from datapipe.kernels.hashing import mix64
+from datapipe.kernels.tokens.memory import prefetch
 from datapipe.kernels.types import Int64s, Int64sOut, UInt8s
 
 _FIRST_SLOTS = 1 << 14
+_AHEAD = 16  # words whose hashes are known before they are looked up
 _LONGEST = np.uint64(255)
 _NUMBERS = np.uint64(0xFFFFFFFF)
 """The bits of a slot with the number of its word, from 1 on; 0: a free slot. Above them is the length, at most `_LONGEST`."""
@@ -65,6 +68,17 @@ def _ends_equally(data, start, stop, other, other_stop) -> Any:
 
 
 @inline
+def _next_hash(word, offsets, data, slots, hashes) -> Any:
+    """The hash of a word; fetches the slot of a word behind, whose hash it notes."""
+    hashed, behind = hashes[word % _AHEAD], word + _AHEAD
+    if behind < len(offsets) - 1:
+        ahead = _hash_of(data, np.uint64(offsets[behind]), np.uint64(offsets[behind + 1]))
+        hashes[word % _AHEAD] = ahead
+        prefetch(slots.ctypes.data + 2 * slots.itemsize * np.int64(ahead & np.uint64(len(slots) - 1)))
+    return hashed
+
+
+@inline
 def _more_slots(slots, firsts, num_distinct, offsets, data) -> Any:
     more = np.zeros((4 * len(slots), 2), np.uint64)
     mask = np.uint64(len(more) - 1)
@@ -88,10 +102,13 @@ def sum_words(offsets: Int64s, data: UInt8s, counts: Int64s, firsts: Int64sOut, 
         sums: (num_words,) int64 output: the sum of their counts.
     """
     slots, num_distinct, mask = np.zeros((_FIRST_SLOTS, 2), np.uint64), 0, np.uint64(_FIRST_SLOTS - 1)
+    hashes = np.empty(_AHEAD, np.uint64)
+    for word in range(min(_AHEAD, len(counts))):
+        hashes[word] = _hash_of(data, np.uint64(offsets[word]), np.uint64(offsets[word + 1]))
     for word in range(len(counts)):
         start, stop = np.uint64(offsets[word]), np.uint64(offsets[word + 1])
         begin, length = _up_to_eight(data, start, stop), _length_in_slot(start, stop)
-        slot, is_new = _hash_of(data, start, stop) & mask, True
+        slot, is_new = _next_hash(word, offsets, data, slots, hashes) & mask, True
         while is_new and slots[slot, 1]:
             if slots[slot, 0] == begin and slots[slot, 1] & ~_NUMBERS == length:
                 number = np.int64(slots[slot, 1] & _NUMBERS) - 1

@@ -4,17 +4,20 @@
                       work/status.json all the while
 
 A report is made twice: before the snapshot is published, to be kept with it, and at the end, with the time that the run took.
+What it says of text and tokens is read once all of it is known, in a thread, while the last tasks run.
 """
 
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from time import perf_counter
+from typing import Any
 
 from datapipe.credentials import masked
-from datapipe.engine.events import RunEnded, RunStarted, all_of
+from datapipe.engine.events import Event, Planned, RunEnded, RunStarted, all_of
 from datapipe.engine.history import node_hours
 from datapipe.engine.local import usable_cores
 from datapipe.engine.run import Run
@@ -39,6 +42,7 @@ from datapipe.steps.splits import names_of_keys
 from datapipe.steps.warnings import RunWarning, run_warnings
 from datapipe.storage.lock import LeaseLostError
 
+_MEASURED = ("map", "sample", "train", "tokenize", "fold")  # the kinds of the steps that the figures of a report are about
 _MOST_UNFOLDED = 1024  # files of a kind that the report of a run that failed reads; others are left out
 
 
@@ -61,13 +65,40 @@ def run_and_report(run: Run, state: RunState | None = None) -> EndedRun:
     state, published = state or RunState(), list[Report]()
 
     def make_report(plan: Plan, snapshot: Snapshot, warnings: Sequence[RunWarning]) -> bytes:
-        published[:] = [_report(run, plan.with_earlier(), snapshot, None, warnings)]
+        whole = plan.with_earlier()
+        published[:] = [_report(run, whole, snapshot, None, warnings, early.figures(whole))]
         return published[0].to_bytes()
 
     run.make_report = make_report
-    run.emit = all_of([state.observe, run.emit, StatusFile(run.root, state).observe])
-    problem = _executed(run)
+    with ThreadPoolExecutor(1) as thread:
+        early = _EarlyFigures(run, thread)
+        run.emit = all_of([state.observe, run.emit, StatusFile(run.root, state).observe, early.observe])
+        problem = _executed(run)
     return EndedRun(report=_kept_report(run, problem, published[0] if published else None), problem=problem)
+
+
+@dataclass(slots=True)
+class _EarlyFigures:
+    """The figures of a report, from when all steps that they are about are committed on."""
+
+    run: Run
+    thread: ThreadPoolExecutor
+    _begun: tuple[list[tuple[str, int]], Future[dict[str, Any]]] | None = None  # of these steps, each with its tasks
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, Planned) and not event.plan.is_committed and self._begun is None:
+            steps = [step for step in event.plan.steps if step.kind in _MEASURED]
+            if steps and all(step.is_committed for step in steps):
+                self._begun = _identity(event.plan), self.thread.submit(_figures, self.run, event.plan, None)
+
+    def figures(self, plan: Plan) -> dict[str, Any]:
+        if self._begun is None or self._begun[0] != _identity(plan) or self._begun[1].exception() is not None:
+            return _figures(self.run, plan, None)
+        return self._begun[1].result()
+
+
+def _identity(plan: Plan) -> list[tuple[str, int]]:
+    return [(step.id, len(step.records)) for step in plan.steps if step.kind in _MEASURED]
 
 
 def _executed(run: Run) -> DatapipeError | KeyboardInterrupt | None:
@@ -96,7 +127,7 @@ def _kept_report(run: Run, problem: BaseException | None, published: Report | No
         if problem is None and published is not None:
             report = published.with_(run=_about(run))
         else:
-            report = _report(run, run.plan, run.snapshot, problem, run.of_snapshot)
+            report = _report(run, run.plan, run.snapshot, problem, run.of_snapshot, _figures(run, run.plan, problem))
         write_report(run.root, report)
         write_page(run.root, report)
         if run.snapshot is not None and (line := write_card(run.root, run.snapshot, report)) is not None:
@@ -109,24 +140,33 @@ def _kept_report(run: Run, problem: BaseException | None, published: Report | No
     return report
 
 
-def _report(
-    run: Run, plan: Plan, snapshot: Snapshot | None, problem: BaseException | None, of_snapshot: Sequence[RunWarning]
-) -> Report:
-    status = "finished" if problem is None else "stopped" if isinstance(problem, KeyboardInterrupt) else "failed"
-    of_snapshot = [*of_snapshot, *_new_tokenizer(run, snapshot)]
-    warnings = [] if run.request is None else run_warnings(run.request, plan, of_snapshot)
-    before = None if snapshot is None else _before(run, snapshot)
+def _figures(run: Run, plan: Plan, problem: BaseException | None) -> dict[str, Any]:
+    """The fields of a report that are read from committed files."""
     measured = Measured(
         root=run.root,
         steps=plan.of_kind("map"),
         name_of=names_of_keys(_paths(run)),
         files_of=partial(_files_of, plan, problem),
     )
+    return {"tokenizer": tokenizer_figures(run.root, plan), **measured_parts(measured)}
+
+
+def _report(
+    run: Run,
+    plan: Plan,
+    snapshot: Snapshot | None,
+    problem: BaseException | None,
+    of_snapshot: Sequence[RunWarning],
+    figures: dict[str, Any],
+) -> Report:
+    status = "finished" if problem is None else "stopped" if isinstance(problem, KeyboardInterrupt) else "failed"
+    of_snapshot = [*of_snapshot, *_new_tokenizer(run, snapshot)]
+    warnings = [] if run.request is None else run_warnings(run.request, plan, of_snapshot)
+    before = None if snapshot is None else _before(run, snapshot)
     report = summarize(run.mixture.name, plan, run.mixture.sources, snapshot, warnings, before).with_(
         status=status,
         problem=None if problem is None else str(problem),
-        tokenizer=tokenizer_figures(run.root, plan),
-        **measured_parts(measured),
+        **figures,
         run=_about(run),
     )
     hours = node_hours(run.root) if run.options.engine == "ray" else None

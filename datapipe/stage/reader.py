@@ -62,21 +62,22 @@ class InputFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Split:
-    """The part of an input file that a task reads, [start, stop): bytes of plain JSONL, stored
-    bytes of archives of members, row groups of Parquet; without a stop, to the end of the file."""
+    """The part of an input file that a task reads, [start, stop): bytes of plain JSONL, stored bytes of archives of members,
+    row groups of Parquet; without a stop, to the end of the file. `is_of_content`: bytes of the content of an archive."""
 
     file: InputFile
     start: int = 0
     stop: int | None = None
+    is_of_content: bool = False
 
     @property
     def share(self) -> float:
-        """Its share of the file, by bytes of text in row groups, or by stored bytes."""
+        """Its share of the file, by bytes of text in row groups, or by stored bytes; by the estimated ones of content."""
         sizes = [num_bytes for _, num_bytes in self.file.row_groups]
         if sizes:
             return sum(sizes[self.start : self.stop]) / max(1, sum(sizes))
-        stop = self.file.num_bytes if self.stop is None else self.stop
-        return (stop - self.start) / max(1, self.file.num_bytes)
+        total = self.file.text_bytes if self.is_of_content else self.file.num_bytes
+        return ((total if self.stop is None else self.stop) - self.start) / max(1, total)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

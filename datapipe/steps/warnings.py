@@ -209,7 +209,7 @@ def _read_whole(plan: Plan, source: str) -> Iterator[RunWarning]:
     paths = sorted(plan.read_whole[source])
     if paths:
         text = (
-            f"{_first(paths)} cannot be cut into ranges, because its records hold archives, so one task "
+            f"{_first(paths)} cannot be cut into ranges, because its records hold archives, or it is damaged, so one task "
             f"read it whole. Nothing is lost. Split such files to read them on all cores."
         )
         yield RunWarning.of("read_whole", source, text, files=paths[:_LISTED_FILES], count=len(paths))

@@ -56,12 +56,14 @@ class Jsonl(ContentReader):
         return replace(file, has_members=has_members(file, open_input))
 
     def cut(self, file: InputFile, target_bytes: int) -> list[Split]:
-        """Byte ranges of a plain file; ranges of stored bytes of a file of many members; else the file."""
-        if file.is_one_text:
+        """Byte ranges of a plain file; ranges of stored bytes of a file of many members, and of the content of a file of few
+        that is on this machine, since it is read several times; else the file."""
+        if file.has_members:
+            return byte_ranges(file, max(1, target_bytes // TEXT_PER_ARCHIVE_BYTE))
+        is_archive, is_local = file.compression in HAVE_MEMBERS, file.ctime_ns is not None
+        if file.is_one_text or not (file.compression is None or (is_archive and is_local)):
             return [Split(file=file)]
-        if file.compression is None:
-            return byte_ranges(file, target_bytes)
-        return byte_ranges(file, max(1, target_bytes // TEXT_PER_ARCHIVE_BYTE)) if file.has_members else [Split(file=file)]
+        return byte_ranges(file, target_bytes, of_content=is_archive)
 
     def splits_at(self, file: InputFile, position: int) -> Iterator[Split]:
         """Of a plain file the line. Of many members ranges that begin ever farther before the member of the line, since its

@@ -110,12 +110,18 @@ def read_file(reader: Reader, file: InputFile, fields: FieldNames | None = None)
 
 
 def in_ranges(
-    reader: Reader, file: InputFile, borders: Sequence[int], fields: FieldNames | None = None
+    reader: Reader,
+    file: InputFile,
+    borders: Sequence[int],
+    fields: FieldNames | None = None,
+    *,
+    is_of_content: bool = False,
 ) -> tuple[object, ...] | None:
     """All that ranges with these borders hold; None where one says that the file cannot be cut there."""
-    ends = [0, *borders, file.num_bytes]
+    ends = pairwise([0, *borders, None if is_of_content else file.num_bytes])
+    splits = [Split(file=file, start=start or 0, stop=stop, is_of_content=is_of_content) for start, stop in ends]
     try:
-        return read_splits(reader, [Split(file=file, start=start, stop=stop) for start, stop in pairwise(ends)], fields).told
+        return read_splits(reader, splits, fields).told
     except UnsplittableInputError:
         return None
 

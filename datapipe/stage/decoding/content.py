@@ -8,6 +8,7 @@ of another format than that of its name. Memory is bounded by a chunk and the st
 import codecs
 from collections.abc import Iterator
 
+from datapipe.errors import UnsplittableInputError
 from datapipe.stage.decoding.decompressors import MOST_WINDOW_BYTES
 from datapipe.stage.decoding.formats import HEAD_BYTES, BrokenStreamError
 from datapipe.stage.decoding.members import Members, opened_members
@@ -126,6 +127,25 @@ def decoded(
     and BrokenStreamError for a damaged archive or another format, behind all content before the damage."""
     with open_input(url) as stream:
         yield from _with_whole_head(_content(opened_members(stream, compression, max_window_bytes=max_window_bytes)))
+
+
+def placed(open_input: OpenInput, url: str, compression: str, max_window_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """The decompressed content in chunks, each with its position. Raises UnsplittableInputError for damage, and for a first
+    member with less than a byte-order mark."""
+    with open_input(url) as stream:
+        try:
+            members, position = opened_members(stream, compression, max_window_bytes=max_window_bytes), 0
+            for number, member in enumerate(members.of_range()):
+                if number == 1 and position < len(codecs.BOM_UTF8):
+                    raise UnsplittableInputError(f"the first {compression} member has {position} bytes")
+                position = member.position
+                for chunk in member.chunks if number else _with_whole_head(member.chunks):
+                    yield position, chunk
+                    position += len(chunk)
+                if member.damage:
+                    raise BrokenStreamError(member.damage)
+        except BrokenStreamError as error:
+            raise UnsplittableInputError(str(error)) from None
 
 
 def _with_whole_head(content: Iterator[bytes]) -> Iterator[bytes]:

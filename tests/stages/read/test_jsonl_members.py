@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -49,6 +50,15 @@ def test_members_of_any_size_are_one_stream_with_positions_of_their_own(tmp_path
     assert [error for _, error in found.rejected] == [error for _, error in plain.rejected]
     assert found.input_bytes == plain.input_bytes == len(CONTENT)
     assert sorted(found.places + found.rejected_places) == line_positions(packing, contents)
+
+
+@pytest.mark.parametrize("packing", PACKERS)
+def test_a_member_is_cut_by_its_content_on_a_disk_alone(tmp_path: Path, packing: str) -> None:
+    file = replace(write(tmp_path, packing, [100 * CONTENT + b"\n"]), ctime_ns=1)
+    splits = Jsonl().cut(file, file.text_bytes // 10)
+    assert (len(splits), sum(split.share for split in splits)) == (4, 1)
+    assert read_splits(Jsonl(), splits).told == read_file(Jsonl(), file).told
+    assert len(Jsonl().cut(replace(file, ctime_ns=None), file.text_bytes // 10)) == 1
 
 
 @pytest.mark.parametrize("packing", PACKERS)
@@ -125,7 +135,7 @@ def test_frames_without_content_belong_to_no_member(tmp_path: Path) -> None:
 @given(
     bom=st.sampled_from([b"", b"\xef\xbb\xbf"]),
     lines=st.lists(st.sampled_from([*LINES, b"x" * 1500 + b"\n", b'{"text": "%s"}\n' % (b"x" * 900)]), min_size=1, max_size=8),
-    sizes=st.lists(st.integers(0, 400), min_size=1, max_size=12),
+    sizes=st.lists(st.integers(0, 400), max_size=12),
     packing=st.sampled_from([*PACKERS]),
     flips=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7)), max_size=2),
     borders=st.lists(st.floats(0, 1, exclude_max=True), max_size=5),
@@ -143,6 +153,9 @@ def test_ranges_of_any_file_give_the_books_of_one_reading(tmp_path_factory, bom,
     expected = read_file(reader, file)
     places = sorted({max(1, int(place * len(stored))) for place in borders})
     assert in_ranges(reader, file, places) in (expected.told, None)
+    places = sorted({max(1, int(place * len(content))) for place in borders})
+    is_refused = bool(flips) or (len(contents) > 1 and len(contents[0]) < 3)
+    assert in_ranges(reader, file, places, is_of_content=True) in ((expected.told, None) if is_refused else (expected.told,))
     texts = dict(zip(expected.places, expected.texts))
     for position in () if flips else [*texts, *(position + 1 for position in texts), 1 << 40]:
         assert text_at(reader, file, position) == texts.get(position)

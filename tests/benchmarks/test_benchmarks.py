@@ -54,6 +54,12 @@ def test_documents_name_benchmarks_that_exist() -> None:
     assert named <= set(benchmarks.BENCHMARKS)
 
 
+def test_every_section_of_the_readme_is_one_that_a_benchmark_writes() -> None:
+    code = "".join(path.read_text(encoding="utf-8") for path in benchmarks.README.parent.rglob("*.py"))
+    sections = re.findall(r"^## (.*)$", benchmarks.README.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [title for title in sections if f'"{title}"' not in code and f'f"{title.rpartition(" ")[0]} {{' not in code] == []
+
+
 @pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.parametrize("name", [name for name in benchmarks.BENCHMARKS if name not in ("kernels", "peers")])

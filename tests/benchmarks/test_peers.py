@@ -28,6 +28,8 @@ SENTENCES = {
 }
 """Sentences of README.md, and the comparisons whose medians are their figures."""
 
+ROOMS = ("datapipe", "stages", "mixtures", "deploy")
+
 PROGRAM = """
 import sys
 with open(sys.argv[1], "a") as log:
@@ -172,17 +174,45 @@ def test_readme_rounds_the_medians_of_the_kept_results(sentence: str, names: lis
     check_figures(sentence, [kept[name].times for name in names])
 
 
-def test_readme_rounds_the_figures_of_encoding() -> None:
-    readme = (ROOT / "tests/benchmarks/README.md").read_text(encoding="utf-8")
-    section = readme.partition("## Encoding, beside `tokenizers`")[2].partition("\n## ")[0]
-    rows = [[float(cell) for cell in row.split("|")[2:-1]] for row in re.findall(r"^\| .*\d \|$", section, re.MULTILINE)]
+ENCODING = {"README.md": r"([\d.]+) to ([\d.]+) times as fast as in `tokenizers`"}
+ENCODING["datapipe/tokens/README.md"] = r"Hugging Face `tokenizers`; it is ([\d.]+) to ([\d.]+) times as fast"
+
+
+@pytest.mark.parametrize(("readme", "sentence"), ENCODING.items())
+def test_readme_rounds_the_figures_of_encoding(readme: str, sentence: str) -> None:
+    rows = [[float(cell) for cell in row[1:]] for row in measured_rows("Encoding, beside `tokenizers`")]
     ratios = [ours / theirs for row in rows for ours, _, theirs in (row[:3], row[3:])]
-    check_figures(r"([\d.]+) to ([\d.]+) times as fast as in `tokenizers`", [min(ratios), max(ratios)])
+    check_figures(sentence, [min(ratios), max(ratios)], readme)
 
 
-def check_figures(sentence: str, medians: list[float]) -> None:
-    """The README has the sentence once, with these numbers in ascending order, to the digits that it writes."""
-    (found,) = re.findall(sentence, (ROOT / "README.md").read_text(encoding="utf-8"))
+def test_readme_of_the_loader_rounds_the_figures_of_its_fields() -> None:
+    readme = (ROOT / "datapipe/loader/README.md").read_text(encoding="utf-8")
+    rows = {name: cells for name, _, *cells in measured_rows("The fields of the loader")}
+    for shown, name in (("`input_ids`", "input_ids"), ("`input_ids`, `labels`", "input_ids and labels")):
+        for ending in ("", ", prefetch 0"):
+            (first_us, first), (later_us, later) = (cell.rstrip(")").split(" (") for cell in rows[name + ending])
+            line = f"{first} of the gather, {float(first_us):.0f} µs | {later}, {float(later_us):.0f} µs"
+            assert f"| {shown}{ending.replace('prefetch 0', '`prefetch=0`')} | {line} |" in readme
+
+
+def test_readmes_compare_speed_with_peers_in_sentences_with_a_test_alone() -> None:
+    compares = re.compile(r"(datatrove|MosaicML|litData|Grain|[Mm]egatron|Hugging Face|`tokenizers`|torch)[^.]* times as (fast|slow)")
+    for path in [ROOT / "README.md", *(path for room in ROOMS for path in (ROOT / room).rglob("*.md"))]:
+        for sentence in re.split(r"\.\s", path.read_text(encoding="utf-8")):
+            tested = any(re.search(known, sentence) for known in (*SENTENCES, *ENCODING.values()))
+            assert tested or not compares.search(sentence), f"{path}: {sentence}"
+
+
+def measured_rows(section: str) -> list[list[str]]:
+    """The cells of a table of the README of benchmarks."""
+    readme = (ROOT / "tests/benchmarks/README.md").read_text(encoding="utf-8")
+    lines = readme.partition(f"## {section}\n")[2].partition("\n## ")[0].splitlines()
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")][2:]
+
+
+def check_figures(sentence: str, medians: list[float], readme: str = "README.md") -> None:
+    """A README has the sentence once, with these numbers in ascending order, to the digits that it writes."""
+    (found,) = re.findall(sentence, (ROOT / readme).read_text(encoding="utf-8"))
     written = [found] if isinstance(found, str) else list(found)
     digits = [len(number.partition(".")[2]) for number in written]
     assert written == [f"{median:.{count}f}" for count, median in zip(digits, sorted(medians), strict=True)]

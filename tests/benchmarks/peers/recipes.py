@@ -28,7 +28,7 @@ PEER = "datatrove"
 HALF, TENTH = "half of the documents dropped", "a tenth of the documents dropped"
 """The texts: all pages in a random order; and a page of Cleaneval after nine of GOV.UK news."""
 
-_MB, _QUICK_MB = {"few": 0.3, "some": 2.0, "many": 256.0}, {"few": 0.05, "some": 0.2, "many": 8.0}
+_MB, _QUICK_MB = {"few": 0.2, "some": 1.2, "many": 96.0}, {"few": 0.05, "some": 0.2, "many": 8.0}
 _SIZES = {OURS: ("some", "many"), PEER: ("few", "some")}
 _OTHER_LINE_ENDS = frozenset("\r\v\f\x1c\x1d\x1e\x85\u2028\u2029")
 

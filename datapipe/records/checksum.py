@@ -87,7 +87,6 @@ def rows_checksum(rows: pa.RecordBatch, with_ids: Callable[[np.ndarray], object]
     for name, lists in zip(rows.schema.names[1:], lists_of_rows):
         offsets = columns.numbers(lists.offsets)  # (num_rows + 1,) into the pieces
         pieces = columns.key_matrix(lists.values) if name == "keys" else columns.numbers(lists.values)
-        first, stop = int(offsets[0]), int(offsets[-1])
-        hasher.update((offsets - first if first else offsets).data)
-        hasher.update(pieces[first:stop].data)
+        hasher.update((offsets - offsets[0] if offsets[0] else offsets).data)
+        hasher.update(pieces[int(offsets[0]) : int(offsets[-1])].data)
     return checksum_of(hasher)

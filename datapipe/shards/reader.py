@@ -42,6 +42,7 @@ class ShardReader:
         self._root, self._form, self._local = root, form, local
         self._lock, self.checking = threading.Lock(), threading.RLock()  # held while a block of a mapped file is checked
         self._shard: Shard | None = None
+        self._turns: dict[int, threading.Lock] = {}  # by block: held by the thread that fetches it, for which others wait
         self._idle: list[Shard] = []  # handles that no thread uses; there are as many as threads that read at the same time
         self._owner = next(_OWNERS)
 
@@ -69,8 +70,9 @@ class ShardReader:
         if shard.mapped is not None:
             with self.checking:
                 return _checked_block(shard, number)
-        cached = _CACHE.get(self._owner, number)
-        return cached if cached is not None else intact(lambda: self._fetch(number))  # by a handle with another footer
+        with self._turns.setdefault(number, threading.Lock()):
+            cached = _CACHE.get(self._owner, number)
+            return cached if cached is not None else intact(lambda: self._fetch(number))  # by a handle with another footer
 
     def read(self, rows: np.ndarray, wanted: Set[str] = EVERY_COLUMN) -> SequenceRows:
         """Copies `rows` (n,) int64 of the shard, repeats allowed."""
@@ -83,12 +85,11 @@ class ShardReader:
         return sequences
 
     def take(self, rows: np.ndarray, wanted: Set[str], blocks: np.ndarray, within: np.ndarray) -> list[Block]:
-        """Copies `rows`, with one block at a time in memory. Returns the copied blocks, which own
-        the memory. Of each row, `blocks` (n,) int64 gets the address of its block's entry, `within`
-        (n,) int64 its row there."""
+        """Copies `rows`, a block at a time, what another thread fetches last. Returns the copied blocks, which own the memory.
+        Of each row, `blocks` (n,) int64 gets the address of its block's entry, `within` (n,) int64 its row there."""
         numbers, row_in_block = np.divmod(rows, self.rows_per_block)
         kept: list[Block] = []
-        for number in np.unique(numbers).tolist():
+        for number in sorted(np.unique(numbers).tolist(), key=lambda each: each in self._turns and self._turns[each].locked()):
             requests = np.flatnonzero(numbers == number)
             block = self.block(number)
             addresses = np.full(len(requests), block.entry.ctypes.data)

@@ -59,7 +59,6 @@ def open_shard(root: Root, entry: ShardEntry, form: RowForm, local: Path | None 
         raise CorruptionError(
             f"{entry.path}: {present}, expected {entry.bytes} bytes. Run the mixture again to restore it{cleaned}"
         )
-
     return intact(lambda: Shard.open(root, entry, form, local))
 
 

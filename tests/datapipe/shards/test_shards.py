@@ -22,6 +22,7 @@ from datapipe.shards.manifest import read_snapshot
 from datapipe.shards.packed_documents import DocumentJoiner, without_removed
 from datapipe.shards.reader import ShardReader
 from datapipe.shards.removed import Removed, RemovedAtSteps, read_removed, removed_entry
+from datapipe.shards.shard_file import Shard
 from datapipe.shards.shard_table import RowForm, ShardEntry
 from datapipe.shards.writer import ShardWriter
 from datapipe.snapshots.verify import batch_problem, verify_snapshot
@@ -178,6 +179,26 @@ def test_read_from_many_threads_gives_each_its_rows_and_after_close_opens_again(
     for row in (-1, batch.num_rows):
         with pytest.raises(IndexError):
             reader.read(np.array([0, row]))
+
+
+def test_threads_that_want_the_same_blocks_fetch_each_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, numbers = packed_batch(40, LENGTH), list[int]()
+    monkeypatch.setattr(writers, "BATCH_BYTES", 4 * 7 * LENGTH)
+    (entry,) = write_shards(tmp_path, batch)
+    reader = ShardReader(RemoteRoot(str(tmp_path)), entry, RowForm(LENGTH, FINGERPRINT))
+    check, num_blocks = Shard.checked_batch, -(-batch.num_rows // reader.rows_per_block)
+
+    def counted(shard: Shard, number: int) -> pa.RecordBatch:
+        numbers.append(number)
+        return check(shard, number)
+
+    monkeypatch.setattr(Shard, "checked_batch", counted)
+    with ThreadPoolExecutor(8) as pool:
+        for found in pool.map(reader.read, [np.arange(batch.num_rows)] * 8):
+            assert_same(found, expected(batch, range(batch.num_rows)))
+    reader.close()
+    assert num_blocks > 2
+    assert sorted(numbers) == list(range(num_blocks))
 
 
 def _open(folder: Path, entry: ShardEntry, length: int = LENGTH, fingerprint: str = FINGERPRINT) -> None:

@@ -196,7 +196,9 @@ def test_readme_of_the_loader_rounds_the_figures_of_its_fields() -> None:
 
 
 def test_readmes_compare_speed_with_peers_in_sentences_with_a_test_alone() -> None:
-    compares = re.compile(r"(datatrove|MosaicML|litData|Grain|[Mm]egatron|Hugging Face|`tokenizers`|torch)[^.]* times as (fast|slow)")
+    compares = re.compile(
+        r"(datatrove|MosaicML|litData|Grain|[Mm]egatron|Hugging Face|`tokenizers`|torch)[^.]* times as (fast|slow)"
+    )
     for path in [ROOT / "README.md", *(path for room in ROOMS for path in (ROOT / room).rglob("*.md"))]:
         for sentence in re.split(r"\.\s", path.read_text(encoding="utf-8")):
             tested = any(re.search(known, sentence) for known in (*SENTENCES, *ENCODING.values()))

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,15 +15,21 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AW
 
 
 @contextmanager
-def object_store(bucket: str, host: str = "127.0.0.1") -> Iterator[str]:
-    """Starts a server with one empty bucket; yields the query that URLs of it end with."""
+def object_store(bucket: str, host: str = "127.0.0.1", delay_s: float = 0.0) -> Iterator[str]:
+    """Starts a server with one empty bucket; yields the query that URLs of it end with. `delay_s`: before every answer."""
     from moto.server import ThreadedMotoServer
     from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler
 
     WSGIRequestHandler.disable_nagle_algorithm = True  # an answer in two writes would wait for an acknowledgement
     BaseWSGIServer.serve_forever.__defaults__ = (0.02,)  # seconds until it sees that it is to end
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # no line for each request
+    answer = WSGIRequestHandler.run_wsgi
 
+    def answer_late(self: WSGIRequestHandler) -> None:
+        time.sleep(delay_s)
+        answer(self)
+
+    WSGIRequestHandler.run_wsgi = answer_late if delay_s else answer
     before = {name: os.environ.get(name) for name in CREDENTIALS}
     os.environ.update(CREDENTIALS)
     server = ThreadedMotoServer(host, port=0, verbose=False)
@@ -35,6 +42,7 @@ def object_store(bucket: str, host: str = "127.0.0.1") -> Iterator[str]:
     finally:
         with urlopen(Request(f"http://{host}:{port}/moto-api/reset", method="POST")):  # its objects would outlive the server
             server.stop()
+        WSGIRequestHandler.run_wsgi = answer
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 

@@ -21,7 +21,9 @@ _TABLES = {
         "Microseconds a batch of 16 rows of 2,048 tokens, int64, in a random order: the first epoch with opening, of "
         f"{loaders.NUM_ROWS:,} rows that each library wrote in its own form. One process without workers on one core, which "
         "has imported the library and read a few other rows before. numpy: a gather from a memory map, without checks or "
-        "state. torch: a DataLoader over that map. megatron-core: its samples have labels, a loss mask and position ids.",
+        "state. torch: a DataLoader over that map. megatron-core: its samples have labels, a loss mask and position ids. Of "
+        f"{loaders.FEWER_ROWS:,} rows: from another process, a service of ours or a worker of torch's; from S3, into an empty "
+        f"cache, whose server on the same core answers each request {loaders.DELAY_S * 1e3:.0f} ms late.",
     ),
 }
 """Title and note of the table of each kind of work."""

@@ -2,7 +2,6 @@
 
 # pyright: reportMissingImports=false
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +31,13 @@ def write(ids: np.ndarray, folder: Path) -> None:
             writer.write({"tokens": row})
 
 
-def read(folder: Path) -> Iterator[torch.Tensor]:
+def batches(**where: str) -> DataLoader:
     clean_stale_shared_memory()
-    dataset = Tokens(local=str(folder / "mds"), shuffle=True, batch_size=BATCH)
-    yield from DataLoader(dataset, batch_size=BATCH)
+    return DataLoader(Tokens(**where, shuffle=True, batch_size=BATCH), batch_size=BATCH)
+
+
+def read(folder: Path) -> DataLoader:
+    return batches(local=str(folder / "mds"))
 
 
 if __name__ == "__main__":

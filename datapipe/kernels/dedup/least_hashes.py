@@ -1,15 +1,16 @@
-"""The least hash of shingles under two permutations, eight shingles at a time, in LLVM's vectors of 256 bits.
+"""The least hashes of shingles under sixteen permutations at a time, in LLVM's vectors of 256 bits.
 
-    x                 x0 x1 x2 x3 x4 x5 x6 x7          (8,) uint32
-    even, odd         x0 x1 x4 x5,  x2 x3 x6 x7        (4,) uint64 each
-    low(a) * x + b    64 bits each, whose upper halves go back to the order of x
-    + high(a) * x     32 bits: the upper half of a * x + b
+    x                 one shingle in all lanes          (8,) uint32, or (4,) uint64 whose upper halves are unused
+    even, odd         low(a) * x + b of permutations    0 1 4 5,  2 3 6 7        (4,) uint64 each
+    + high(a) * x     their upper halves, in order, and 32 bits: the upper half of a * x + b
     least             minimum
 
 The upper half of `a * x + b mod 2**64` needs one product of 32 bits and 64 bits, and one of 32 bits,
 where the whole number takes two of 64 bits and a shift, and its minimum another two instructions.
-LLVM finds none of this in a loop: 14.6 ns a shingle of 112 permutations, and 29.3 before, on an EPYC with AVX2,
-2026-11-30. LLVM splits or joins the vectors for other processors; the numbers are the same on each.
+A shingle is read once for two times eight permutations, which stay in registers, and lanes are never compared. LLVM finds
+none of this in a loop: 10.4 ns a shingle of 112 permutations on an EPYC with AVX2, and 12.8 with shingles of one permutation in
+the lanes, 2026-12-01.
+LLVM splits or joins the vectors for other processors; the numbers are the same on each.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ import numpy as np
 
 from datapipe.kernels import intrinsic
 
-LANES = 8
-_EVEN, _ODD = (0, 8, 1, 9, 4, 12, 5, 13), (2, 10, 3, 11, 6, 14, 7, 15)  # 8 and more: zeros, the upper halves of uint64
+GROUP = 16
+_LANES = 8
+_EVEN, _ODD = (0, 1, 4, 5), (2, 3, 6, 7)
 _UPPER_HALVES = (1, 3, 9, 11, 5, 7, 13, 15)
 
 
@@ -32,83 +34,78 @@ def _shuffled(builder: Any, first: Any, second: Any, order: tuple[int, ...]) -> 
     return builder.shuffle_vector(first, second, ir.Constant(ir.VectorType(ir.IntType(32), len(order)), list(order)))
 
 
-def _in_all_lanes(builder: Any, number: Any, lanes: int) -> Any:
+def _vector(builder: Any, array: Any, number: Any, bits: int) -> Any:
+    """Where eight numbers of an array are, as one vector."""
     from llvmlite import ir
 
-    undefined = ir.Constant(ir.VectorType(number.type, lanes), ir.Undefined)
-    return _shuffled(builder, builder.insert_element(undefined, number, ir.IntType(32)(0)), undefined, (0,) * lanes)
+    return builder.bitcast(builder.gep(array, [number]), ir.VectorType(ir.IntType(bits), _LANES).as_pointer())
 
 
-def _lesser(builder: Any, first: Any, second: Any) -> Any:
-    return builder.select(builder.icmp_signed("<", first, second), first, second)
-
-
-def _least_lane(builder: Any, vector: Any) -> Any:
+def _lower_halves(builder: Any, vector: Any) -> Any:
     from llvmlite import ir
 
-    for lanes in (4, 2, 1):
-        first, second = tuple(range(lanes)), tuple(range(lanes, 2 * lanes))
-        vector = _lesser(builder, _shuffled(builder, vector, vector, first), _shuffled(builder, vector, vector, second))
-    return builder.extract_element(vector, ir.IntType(32)(0))
+    return builder.and_(vector, ir.Constant(vector.type, [0xFFFFFFFF] * vector.type.count))
 
 
-def _permutation(builder: Any, a: Any, b: Any) -> tuple[Any, Any, Any]:
-    """The lower and the upper half of a, and b, in all lanes."""
+def _permutations(builder: Any, a: Any, b: Any) -> tuple[Any, ...]:
+    """The lower and the upper halves of eight multipliers, and the addends, as `_upper_halves` takes them."""
     from llvmlite import ir
 
-    low = builder.and_(a, ir.IntType(64)(0xFFFFFFFF))
-    high = builder.trunc(builder.lshr(a, ir.IntType(64)(32)), ir.IntType(32))
-    return _in_all_lanes(builder, low, 4), _in_all_lanes(builder, high, LANES), _in_all_lanes(builder, b, 4)
+    shift, eight = ir.Constant(a.type, [32] * _LANES), ir.VectorType(ir.IntType(32), _LANES)
+    low, high = _lower_halves(builder, a), builder.trunc(builder.lshr(a, shift), eight)
+    return high, *(_shuffled(builder, numbers, numbers, order) for order in (_EVEN, _ODD) for numbers in (low, b))
 
 
-def _upper_halves(builder: Any, permutation: tuple[Any, Any, Any], shingles: Any) -> Any:
-    """The upper halves of `a * x + b` for eight shingles x."""
-    from llvmlite import ir
+def _upper_halves(builder: Any, permutations: tuple[Any, ...], shingle: Any) -> Any:
+    """The upper halves of `a * x + b` under eight permutations, of the shingle x in all eight lanes."""
+    high, even, even_addend, odd, odd_addend = permutations
+    wide = _lower_halves(builder, builder.bitcast(shingle, even.type))
+    first, second = (
+        builder.bitcast(builder.add(builder.mul(low, wide), addend), shingle.type)
+        for low, addend in ((even, even_addend), (odd, odd_addend))
+    )
+    return builder.add(_shuffled(builder, first, second, _UPPER_HALVES), builder.mul(shingle, high))
 
-    low, high, addend = permutation
-    zeros = ir.Constant(shingles.type, [0] * LANES)
-    wide = [builder.bitcast(_shuffled(builder, shingles, zeros, order), low.type) for order in (_EVEN, _ODD)]
-    even, odd = (builder.bitcast(builder.add(builder.mul(half, low), addend), shingles.type) for half in wide)
-    return builder.add(_shuffled(builder, even, odd, _UPPER_HALVES), builder.mul(shingles, high))
 
-
-def _build_lower_two(_context: Any, block: Any, num_shingles: Any, a: Any, b: Any, least: Any, p: Any, q: Any) -> Any:
+def _build_lower_group(_context: Any, block: Any, num_shingles: Any, a: Any, b: Any, least: Any, first: Any) -> Any:
     from llvmlite import ir
     from numba.core import cgutils, types
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        index, eight = ir.IntType(64), ir.VectorType(ir.IntType(32), LANES)
         shingles, all_a, all_b, all_least = (
             context.make_array(signature.args[number])(context, builder, arguments[number]).data for number in (0, 2, 3, 4)
         )
-        targets = [builder.gep(all_least, [number]) for number in arguments[5:]]
-        lowest = [cgutils.alloca_once_value(builder, _in_all_lanes(builder, builder.load(least), LANES)) for least in targets]
-        both = [
-            _permutation(builder, *(builder.load(builder.gep(numbers, [number])) for numbers in (all_a, all_b)))
-            for number in arguments[5:]
-        ]
-        with cgutils.for_range(builder, builder.udiv(arguments[1], index(LANES)), intp=index) as loop:
-            position = builder.gep(shingles, [builder.mul(loop.index, index(LANES))])
-            loaded = builder.load(builder.bitcast(position, eight.as_pointer()), align=4)
-            for permutation, vector in zip(both, lowest):
-                hashed = _upper_halves(builder, permutation, loaded)
-                builder.store(_lesser(builder, hashed, builder.load(vector)), vector)
-        for vector, target in zip(lowest, targets):
-            builder.store(_least_lane(builder, builder.load(vector)), target)
+        groups = []
+        for offset in range(0, GROUP, _LANES):
+            number = builder.add(arguments[5], ir.IntType(64)(offset))
+            loaded = (builder.load(_vector(builder, numbers, number, 64), align=8) for numbers in (all_a, all_b))
+            target = _vector(builder, all_least, number, 32)
+            lowest = cgutils.alloca_once_value(builder, builder.load(target, align=4))
+            groups.append((_permutations(builder, *loaded), target, lowest))
+        undefined = ir.Constant(ir.VectorType(ir.IntType(32), _LANES), ir.Undefined)
+        with cgutils.for_range(builder, arguments[1], intp=ir.IntType(64)) as loop:
+            loaded = builder.insert_element(undefined, builder.load(builder.gep(shingles, [loop.index])), ir.IntType(32)(0))
+            shingle = _shuffled(builder, loaded, undefined, (0,) * _LANES)
+            for permutations, _, lowest in groups:
+                hashed, before = _upper_halves(builder, permutations, shingle), builder.load(lowest)
+                builder.store(builder.select(builder.icmp_signed("<", hashed, before), hashed, before), lowest)
+        for _, target, lowest in groups:
+            builder.store(builder.load(lowest), target, align=4)
         return context.get_dummy_value()
 
-    return types.void(block, types.int64, a, b, least, types.int64, types.int64), generate
+    return types.void(block, types.int64, a, b, least, types.int64), generate
 
 
-@intrinsic(_build_lower_two)
-def lower_two(block: Any, num_shingles: Any, a: Any, b: Any, least: Any, p: Any, q: Any) -> None:
-    """Lowers `least[p]` and `least[q]` to the least upper half of `a * x + b`, signed, over the first shingles x of a block.
+@intrinsic(_build_lower_group)
+def lower_group(block: Any, num_shingles: Any, a: Any, b: Any, least: Any, first: Any) -> None:
+    """Lowers `least[p]` to the least upper half of `a[p] * x + b[p]`, signed, over the first shingles x of a block, for
+    `GROUP` permutations p from `first` on.
 
     Args:
-        block: (at least num_shingles,) uint32; num_shingles is a multiple of `LANES`.
-        a, b: (num_perm,) int64.
+        block: (at least num_shingles,) uint32.
+        a, b: (num_perm,) int64, where num_perm is a multiple of `GROUP`.
         least: (num_perm,) int32.
     """
-    for number in (p, q):
+    for number in range(first, first + GROUP):
         hashed = (a[number] * block[:num_shingles].astype(np.int64) + b[number]) >> 32
         least[number] = min(least[number], hashed.min())

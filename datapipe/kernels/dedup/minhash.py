@@ -14,18 +14,18 @@ for a and b uniform in 64 bits (Dietzfelbinger 1996: 32 + 32 - 1 bits suffice). 
 splitmix64-finalised hash, so no structure of the text reaches it: over 400 pairs of random sets at each of five
 similarities, with 112 permutations, the mean error is at most 0.0031, its spread within 10 % of that of independent coins.
 
-Shingles are reduced in blocks of 256, two permutations at a time (`least_hashes.py`). The least
+Shingles are reduced in blocks of 256, `GROUP` permutations at a time (`least_hashes.py`). The least
 is that of signed numbers.
 """
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.arrays import bits_before, eight_bytes, num_bytes_of, zero_bytes
+from datapipe.kernels.arrays import bits_before, copy_into, eight_bytes, num_bytes_of, zero_bytes
 from datapipe.kernels.dedup.case_folding import fold_texts, word_folding
-from datapipe.kernels.dedup.least_hashes import LANES, lower_two
+from datapipe.kernels.dedup.least_hashes import GROUP, lower_group
 from datapipe.kernels.hashing import FNV_BASIS, mix64
 from datapipe.kernels.text.unicode_classes import is_continuation
 from datapipe.kernels.types import (
@@ -137,15 +137,18 @@ def _hash_character(words, j):
 
 
 @inline
+def _padded(numbers) -> Any:
+    """Numbers of permutations, with zeros up to a multiple of `GROUP`."""
+    padded = np.zeros((len(numbers) + GROUP - 1) // GROUP * GROUP, np.int64)
+    copy_into(padded[: len(numbers)], numbers)
+    return padded
+
+
+@inline
 def _lower(block, count, a, b, least) -> None:
     """Lowers `least[p]` to the least upper half of `a[p] * x + b[p]` over the first `count` shingles x of the block."""
-    if count == 0:
-        return
-    num_shingles = (count + LANES - 1) // LANES * LANES
-    for i in range(count, num_shingles):
-        block[i] = block[0]
-    for p in range(0, len(a), 2):
-        lower_two(block, num_shingles, a, b, least, p, min(p + 1, len(a) - 1))
+    for p in range(0, len(a) if count else 0, GROUP):
+        lower_group(block, count, a, b, least, p)
 
 
 @kernel
@@ -154,7 +157,7 @@ def sign(offsets: Int64s, words: UInt8s, chosen: Permutations, ngram: int, by_ch
 
     `words` are those of `case_folding.fold_texts`, and eight bytes more. `by_character`: each character counts as a word.
     """
-    a, b = chosen.a, chosen.b
+    a, b = _padded(chosen.a), _padded(chosen.b)
     ring, block, least = np.zeros(ngram, np.uint64), np.zeros(_BLOCK, np.uint32), np.zeros(len(a), np.int32)
     leaving = _1
     for _ in range(ngram):
@@ -180,7 +183,7 @@ def sign(offsets: Int64s, words: UInt8s, chosen: Permutations, ngram: int, by_ch
                 waiting = 0
         _lower(block, waiting, a, b, least)
         out.num_words[document], out.word_hashes[document] = count, mix64(rolled ^ np.uint64(count))
-        for p in range(len(a)):
+        for p in range(len(chosen.a)):
             out.signed[document, p] = np.uint32(least[p]) ^ _SIGN
 
 

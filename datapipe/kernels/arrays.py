@@ -1,10 +1,12 @@
 """Copying, comparing and counting bytes inside kernels."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np
 
-from datapipe.kernels import inline
+from datapipe.kernels import inline, intrinsic
 
 BLOCK_BYTES = 4096
 """Bytes that are compared at once, before `sum_of_flags` adds up the results: LLVM compares 32 bytes at a time where a loop
@@ -41,10 +43,48 @@ def bits_before(zeros) -> Any:
     return ((zeros & (~zeros + _1)) >> _7) - _1
 
 
+def _build_first_bit(_context: Any, marks: Any) -> Any:
+    from llvmlite import ir
+    from numba.core import types
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.IntType(1)(0))
+
+    return types.uint64(types.uint64), generate
+
+
+@intrinsic(_build_first_bit)
+def first_bit(bits: Any) -> Any:
+    """The number of the lowest bit that is set, uint64; 64 where none is."""
+    bits = int(bits)
+    return np.uint64((bits & -bits).bit_length() - 1 if bits else 64)
+
+
 @inline
-def num_bytes_of(bits) -> Any:
-    """How many bytes are all ones, of eight that are all ones or all zeros, and not all eight."""
-    return ((bits & ONES) * ONES) >> _56
+def first_byte(bits) -> Any:
+    """The number of the first byte with a bit in eight, uint64; 8 where there is none."""
+    return first_bit(bits) >> _3
+
+
+def _build_bytes_between(_context: Any, data: Any, j: Any, first: Any, size: Any) -> Any:
+    from llvmlite import ir
+    from numba.core import types
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.gep(context.make_array(signature.args[0])(context, builder, arguments[0]).data, [arguments[1]])
+        block = ir.VectorType(ir.IntType(8), 64)
+        loaded = builder.load(builder.bitcast(pointer, block.as_pointer()), align=1)
+        least, most = (ir.Constant(block, [kind.literal_value] * 64) for kind in (first, size))
+        return builder.bitcast(builder.icmp_unsigned("<", builder.sub(loaded, least), most), ir.IntType(64))
+
+    return types.uint64(data, types.uint64, first, size), generate
+
+
+@intrinsic(_build_bytes_between)
+def bytes_between(data: Any, j: Any, first: Any, size: Any) -> Any:
+    """A bit for each of the 64 bytes from j on that is in [first, first + size), which are written as numbers; uint64."""
+    block = data[int(j) : int(j) + 64].tolist()
+    return np.uint64(sum(1 << number for number, byte in enumerate(block) if first <= byte < first + size))
 
 
 @inline
@@ -69,7 +109,7 @@ def find_any(data: Any, offset: Any, stop: Any, bytes_wanted: Any, bits_wanted: 
         for byte in bytes_wanted:
             found |= zero_bytes(eight ^ byte)
         if found:
-            return min(np.int64(position + num_bytes_of(bits_before(found))), np.int64(stop))
+            return min(np.int64(position + first_byte(found)), np.int64(stop))
         position += _8
     while position < end:
         found = np.uint64(data[position]) & bits_wanted & _255

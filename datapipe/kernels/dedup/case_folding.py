@@ -25,7 +25,7 @@ from unicodedata import combining, is_normalized, normalize
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.arrays import bits_before, num_bytes_of
+from datapipe.kernels.arrays import bits_before, first_byte
 from datapipe.kernels.dedup.packed_forms import (
     ALONE_FLAG,
     ANY_MARK,
@@ -159,9 +159,9 @@ def _as_part_of_word(characters: np.ndarray, table: np.ndarray) -> np.ndarray:
 
 
 def fold_texts(offsets: np.ndarray, data: np.ndarray, folding: Folding) -> tuple[np.ndarray, np.ndarray]:
-    """The folded texts, or their words, as offsets and bytes; at least eight bytes follow the last text."""
+    """The folded texts, or their words, as offsets and bytes; at least 64 bytes follow the last text."""
     out_offsets = np.empty(len(offsets), np.int64)
-    most = GROWTH * int(offsets[-1] - offsets[0]) + len(offsets) + 8
+    most = GROWTH * int(offsets[-1] - offsets[0]) + len(offsets) + 64
     out = np.empty(most, np.uint8)  # pages that are never written cost no memory
     fold_case(offsets, data, folding, out_offsets, out)
     return out_offsets, out
@@ -260,9 +260,8 @@ def fold_case(offsets: Int64s, data: UInt8s, folding: Folding, out_offsets: Int6
                     size = stop - position
                     fold_ascii(data[position:stop], out[written : written + size], words)
                 else:
-                    kept = bits_before(highs)
-                    size = min(num_bytes_of(kept) if highs else _8, end - position)
-                    write_eight(out, written, folded_eight(eight & kept, words))
+                    size = min(first_byte(highs), end - position)
+                    write_eight(out, written, folded_eight(eight & bits_before(highs), words))
                 written, position = written + size, position + size
                 if words:
                     state = np.uint64(out[written - _1] != 0)

@@ -108,4 +108,4 @@ def lower_group(block: Any, num_shingles: Any, a: Any, b: Any, least: Any, first
     """
     for number in range(first, first + GROUP):
         hashed = (a[number] * block[:num_shingles].astype(np.int64) + b[number]) >> 32
-        least[number] = min(least[number], hashed.min())
+        least[number] = hashed.min(initial=least[number])

@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.arrays import bits_before, copy_into, eight_bytes, num_bytes_of, zero_bytes
+from datapipe.kernels.arrays import bits_before, bytes_between, copy_into, eight_bytes, first_bit, first_byte, zero_bytes
 from datapipe.kernels.dedup.case_folding import fold_texts, word_folding
 from datapipe.kernels.dedup.least_hashes import GROUP, lower_group
 from datapipe.kernels.hashing import FNV_BASIS, mix64
@@ -52,7 +52,8 @@ _RADIX = np.uint64(0xD1342543DE82EF9B)  # 3 mod 8: differences of its small powe
 _SHORT = np.uint64(1 << 32)  # past every band index: the hash namespace of documents with fewer words than a shingle
 _SIGN = np.uint32(0x80000000)
 _GREATEST = np.int32(0x7FFFFFFF)
-_0, _1, _8, _29, _32 = (np.uint64(number) for number in (0, 1, 8, 29, 32))
+_MOST_WORDS = np.uint64(64)  # that begin in a block of bytes
+_0, _1, _8, _29, _32, _64 = (np.uint64(number) for number in (0, 1, 8, 29, 32, 64))
 
 
 class Permutations(NamedTuple):
@@ -122,18 +123,16 @@ def hash_word(words, j):
         j += _8
         eight = eight_bytes(words, j)
         zeros = zero_bytes(eight)
-    kept = bits_before(zeros)
-    num_bytes = num_bytes_of(kept)
-    return mix64((hashed ^ (eight & kept)) * _MULTIPLIER), j + num_bytes
+    return mix64((hashed ^ (eight & bits_before(zeros))) * _MULTIPLIER), j + first_byte(zeros)
 
 
 @inline
 def _hash_character(words, j):
-    """The hash and the stop of the character that starts at byte j."""
+    """The hash of the character that starts at byte j."""
     size = _1
     while is_continuation(words[j + size]):
         size += _1
-    return mix64((eight_bytes(words, j) & ((_1 << (size * _8)) - _1)) ^ _CHARACTER), j + size
+    return mix64((eight_bytes(words, j) & ((_1 << (size * _8)) - _1)) ^ _CHARACTER)
 
 
 @inline
@@ -145,43 +144,63 @@ def _padded(numbers) -> Any:
 
 
 @inline
-def _lower(block, count, a, b, least) -> None:
-    """Lowers `least[p]` to the least upper half of `a[p] * x + b[p]` over the first `count` shingles x of the block."""
-    for p in range(0, len(a) if count else 0, GROUP):
-        lower_group(block, count, a, b, least, p)
+def _hash_words(words, j, stop, by_character, hashes) -> tuple[Any, Any]:
+    """Writes the hashes of the words that begin in blocks of 64 bytes from j on, while they fit; returns their number and
+    where the next block begins. Byte j - 1 is 0 or of a word."""
+    count = _0
+    while j < stop and count + _MOST_WORDS <= np.uint64(len(hashes)):
+        zeros, begins = bytes_between(words, j, 0, 1), np.uint64(j == _0 or words[j - _1] == 0)
+        within = ~_0 >> (_64 - min(stop - j, _64))
+        if by_character:
+            starts = ~zeros & ~bytes_between(words, j, 0x80, 0x40) & within
+            while starts:
+                hashes[count] = _hash_character(words, j + first_bit(starts))
+                starts, count = starts & (starts - _1), count + _1
+        else:
+            starts = ~zeros & (zeros << _1 | begins) & within
+            while starts:
+                hashes[count], _ = hash_word(words, j + first_bit(starts))
+                starts, count = starts & (starts - _1), count + _1
+        j += _64
+    return np.int64(count), j
+
+
+@inline
+def _roll(recent, num_words, leaving, rolled, shingles) -> Any:
+    """Writes the shingles that end with each of `num_words` words, which follow the `ngram` words before
+    them in `recent`, and moves the last `ngram` to the front. `rolled`: the polynomial of the words before."""
+    ngram = np.uint64(len(recent) - len(shingles))
+    for number in range(num_words):
+        i = np.uint64(number)
+        rolled = rolled * _RADIX + (recent[ngram + i] - recent[i] * leaving)
+        shingles[i] = np.uint32(mix64(rolled) >> _32)
+    for number in range(np.int64(ngram)):
+        recent[number] = recent[num_words + number]
+    return rolled
 
 
 @kernel
 def sign(offsets: Int64s, words: UInt8s, chosen: Permutations, ngram: int, by_character: bool, out: SignaturesOut) -> None:
     """Writes the signatures of documents, and for documents of fewer than `ngram` words a hash of all their words.
 
-    `words` are those of `case_folding.fold_texts`, and eight bytes more. `by_character`: each character counts as a word.
+    `words` are those of `case_folding.fold_texts`, and 64 bytes more. `by_character`: each character counts as a word.
     """
     a, b = _padded(chosen.a), _padded(chosen.b)
-    ring, block, least = np.zeros(ngram, np.uint64), np.zeros(_BLOCK, np.uint32), np.zeros(len(a), np.int32)
+    recent, shingles, least = np.zeros(ngram + _BLOCK, np.uint64), np.zeros(_BLOCK, np.uint32), np.zeros(len(a), np.int32)
     leaving = _1
     for _ in range(ngram):
         leaving *= _RADIX
     for document in range(len(offsets) - 1):
-        ring[:], least[:] = _0, _GREATEST
-        rolled, count, slot, waiting = _0, 0, 0, 0
+        recent[:ngram], least[:] = _0, _GREATEST
+        rolled, count = _0, 0
         j, stop = np.uint64(offsets[document]), np.uint64(offsets[document + 1])
         while j < stop:
-            if words[j] == 0:
-                j += _1
-                continue
-            word, j = _hash_character(words, j) if by_character else hash_word(words, j)
-            rolled = rolled * _RADIX + word - ring[slot] * leaving
-            ring[slot] = word
-            slot = slot + 1 if slot + 1 < ngram else 0
-            count += 1
-            if count >= ngram:
-                block[waiting] = np.uint32(mix64(rolled) >> _32)
-                waiting += 1
-            if waiting == _BLOCK:
-                _lower(block, waiting, a, b, least)
-                waiting = 0
-        _lower(block, waiting, a, b, least)
+            num_words, j = _hash_words(words, j, stop, by_character, recent[ngram:])
+            rolled = _roll(recent, num_words, leaving, rolled, shingles)
+            first = min(max(ngram - 1 - count, 0), num_words)
+            count += num_words
+            for p in range(0, len(a), GROUP):
+                lower_group(shingles[first:], num_words - first, a, b, least, p)
         out.num_words[document], out.word_hashes[document] = count, mix64(rolled ^ np.uint64(count))
         for p in range(len(chosen.a)):
             out.signed[document, p] = np.uint32(least[p]) ^ _SIGN

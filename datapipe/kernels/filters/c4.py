@@ -18,12 +18,11 @@ from datapipe.kernels import inline, kernel
 from datapipe.kernels.arrays import (
     BLOCK_BYTES,
     NO_BITS,
-    bits_before,
     copy_into,
     eight_bytes,
     eight_times,
     find_any,
-    num_bytes_of,
+    first_byte,
     starts_with,
 )
 from datapipe.kernels.text.marks import WHITE, mark_at, mark_table, stripped
@@ -237,7 +236,7 @@ def _mark_phrases(starts, lengths, data, out) -> None:
         for index in range(0, size, 8):
             eight = eight_bytes(flags, np.uint64(index))
             while eight:
-                offset = begin + index + np.int64(num_bytes_of(bits_before(eight << _7)))
+                offset = begin + index + np.int64(first_byte(eight))
                 eight &= eight - _1
                 while starts[line] + lengths[line] <= offset:
                     line += 1

@@ -49,14 +49,16 @@ def is_national(spans: FoundSpans) -> np.ndarray:
 
 def validated(data: np.ndarray, spans: FoundSpans, regions: Sequence[Regions]) -> FoundSpans:
     """The spans, every candidate cut to its phone number or left out. `regions`: those of each span of `is_national`."""
+    rows = np.flatnonzero((spans.kinds == PHONE) | is_national(spans))
     stops, kinds, keep = spans.stops.copy(), spans.kinds.copy(), np.ones(len(spans.kinds), np.bool_)
-    rest = iter(regions)
-    for row in np.flatnonzero((kinds == PHONE) | is_national(spans)).tolist():
-        written = data[spans.starts[row] : stops[row]].tobytes().decode()
-        own = None if kinds[row] == PHONE else next(rest)
-        num_characters = _number_length(written.translate(_EQUALS), own, kinds[row] == NATIONAL)
-        length = len(written[:num_characters].encode())
-        stops[row], kinds[row], keep[row] = spans.starts[row] + length, PHONE, length > 0
+    kinds[rows], rest = PHONE, iter(regions)
+    for row, start, stop, kind in zip(*(column.tolist() for column in (rows, *spans.taken(rows)))):
+        written = data[start:stop].tobytes().decode()
+        own = None if kind == PHONE else next(rest)
+        equal = written if written.isascii() else written.translate(_EQUALS)
+        num_characters = _number_length(equal, own, kind == NATIONAL)
+        stops[row] = start + len(written[:num_characters].encode())
+    keep[rows] = stops[rows] > spans.starts[rows]
     return FoundSpans(spans.starts, stops, kinds).taken(keep)
 
 

@@ -150,17 +150,12 @@ def _hash_words(words, j, stop, by_character, hashes) -> tuple[Any, Any]:
     count = _0
     while j < stop and count + _MOST_WORDS <= np.uint64(len(hashes)):
         zeros, begins = bytes_between(words, j, 0, 1), np.uint64(j == _0 or words[j - _1] == 0)
-        within = ~_0 >> (_64 - min(stop - j, _64))
-        if by_character:
-            starts = ~zeros & ~bytes_between(words, j, 0x80, 0x40) & within
-            while starts:
-                hashes[count] = _hash_character(words, j + first_bit(starts))
-                starts, count = starts & (starts - _1), count + _1
-        else:
-            starts = ~zeros & (zeros << _1 | begins) & within
-            while starts:
-                hashes[count], _ = hash_word(words, j + first_bit(starts))
-                starts, count = starts & (starts - _1), count + _1
+        starts = ~zeros & ~_0 >> (_64 - min(stop - j, _64))
+        starts &= ~bytes_between(words, j, 0x80, 0x40) if by_character else zeros << _1 | begins
+        while starts:
+            position = j + first_bit(starts)
+            hashes[count] = _hash_character(words, position) if by_character else hash_word(words, position)[0]
+            starts, count = starts & (starts - _1), count + _1
         j += _64
     return np.int64(count), j
 

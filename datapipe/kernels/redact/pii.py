@@ -20,6 +20,7 @@ IPv6     eight groups of a public address, or `::` in an address of 2000::/3, wh
 import numpy as np
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.arrays import starts_with
 from datapipe.kernels.redact.ascii import DIGIT, HEX, LETTER, LOCAL, USERINFO, is_in, next_mark
 from datapipe.kernels.redact.emails import domain_stop, local_start
 from datapipe.kernels.redact.spans import FoundSpans, SpansOut, scanned
@@ -183,22 +184,14 @@ def _find_ipv6(data, begin, floor, colon, end):
 
 
 @inline
-def _starts_with(data, start, expected):
-    equal = True
-    for j in range(len(expected)):
-        equal &= data[start + j] == expected[j]
-    return equal
-
-
-@inline
 def _is_stand_in(data, start, stop, ending):
     """Whether a span is a stand-in of `kernels/redact/stand_ins.py`: user-, eight hexadecimal digits and the ending."""
-    if stop - start != 13 + len(ending) or not _starts_with(data, start, _STAND_IN_USER):
+    if stop - start != 13 + len(ending) or not starts_with(data, start, stop, _STAND_IN_USER, 0):
         return False
     for j in range(start + 5, start + 13):
         if not is_in(data[j], HEX):
             return False
-    return _starts_with(data, start + 13, ending)
+    return starts_with(data, start + 13, stop, ending, 0)
 
 
 @inline
@@ -212,7 +205,7 @@ def _has_path(data, colon, end):
         stop += 1
     if stop < end and data[stop] == _SLASH:
         return stop + 1 < end and is_in(data[stop + 1], LOCAL)
-    return stop - first > len(_GIT) and _starts_with(data, stop - len(_GIT), _GIT)
+    return stop - first > len(_GIT) and starts_with(data, stop - len(_GIT), stop, _GIT, 0)
 
 
 @inline
@@ -262,8 +255,8 @@ def find_spans(offsets: Int64s, data: UInt8s, emails: bool, ips: bool, credentia
             if j == end:
                 break
             byte, start, stop, run, kind = data[j], j, j, j + 1, EMAIL
-            is_escaped = byte == _PERCENT and j + 4 < end and _starts_with(data, j, _ESCAPED_AT)
-            is_wide = byte == _WIDE and j + 3 < end and _starts_with(data, j, _WIDE_AT)
+            is_escaped = byte == _PERCENT and j + 4 < end and starts_with(data, j, end, _ESCAPED_AT, 0)
+            is_wide = byte == _WIDE and j + 3 < end and starts_with(data, j, end, _WIDE_AT, 0)
             if byte == _AT or is_wide or (is_escaped and data[j + 4] != _DOT):  # "%40s.name" is a format
                 if emails:
                     local = local_start(data, floor, j, is_escaped)

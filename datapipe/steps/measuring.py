@@ -86,6 +86,10 @@ class Measurement:
         raise NotImplementedError
 
 
+_Part = tuple[tuple[Any, ...], list[np.ndarray]]
+"""Labels, and columns of numbers; those of a key are its halves."""
+
+
 @dataclass
 class _Distribution:
     """The measured values of one rule."""
@@ -132,25 +136,36 @@ class Distributions(Measurement):
     def finish(self) -> Outputs:
         metadata = {RULES: json.dumps(self._facts, ensure_ascii=False, allow_nan=False)}
         measured = TableWriter(self.root, f"{self.folder}/measured.arrow")
-        measured.add(_together(MEASURED, self._measured()).replace_schema_metadata(metadata))
+        measured.add(_rows(MEASURED, self._measured()).replace_schema_metadata(metadata))
         borderline = FactWriter(self.root, f"{self.folder}/borderline.parquet", source=self.source)
-        sides = (_nearest(*names, distribution, side) for names, distribution in self._rules.items() for side in (0, 1))
-        borderline.add(_together(BORDERLINE, sides))
+        sides = (_nearest(names, distribution, side) for names, distribution in self._rules.items() for side in (0, 1))
+        borderline.add(_rows(BORDERLINE, sides))
         return {"measured": measured.finish(), "borderline": borderline.finish()}
 
-    def _measured(self) -> Iterator[pa.RecordBatch]:
+    def _measured(self) -> Iterator[_Part]:
         for (stage, rule), distribution in sorted(self._rules.items(), key=lambda item: not item[0][0]):  # lengths last
             for part in ("passed", "failed") if stage else ("read", "kept"):
                 counts = distribution.counts[:, COLUMNS[part] :: 2]
                 found = np.flatnonzero(counts[:, 0])
-                yield _rows_of(stage, rule, part, found - LAST_BIN, *counts[found].T)
+                yield (stage, rule, part), [found - LAST_BIN, *counts[found].T]
             if distribution.num_nan:
-                yield _rows_of(stage, rule, "not_a_number", np.zeros(1), np.array([distribution.num_nan]), np.zeros(1))
+                yield (stage, rule, "not_a_number"), [np.zeros(1), np.array([distribution.num_nan]), np.zeros(1)]
 
 
-def _together(schema: pa.Schema, parts: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch of the rows of some, which may be none."""
-    return pa.concat_batches([pa.RecordBatch.from_pylist([], schema=schema), *parts])
+def _rows(schema: pa.Schema, parts: Iterable[_Part]) -> pa.RecordBatch:
+    """One batch of the rows of some parts, which may be none. All rows of a part have its labels."""
+    listed = [part for part in parts if len(part[1][0])]
+    if not listed:
+        return pa.RecordBatch.from_pylist([], schema=schema)
+    labels, numbers_of = zip(*listed)
+    part_of = pa.array(np.repeat(np.arange(len(labels)), [len(columns[0]) for columns in numbers_of]))
+    columns = [np.concatenate(each) for each in zip(*numbers_of)]
+    if KEY_TYPE in schema.types:
+        columns[:2] = [make_keys(*columns[:2])]
+    named = [pa.array(each).take(part_of) for each in zip(*labels)]
+    return pa.record_batch(
+        [column.cast(kind) for column, kind in zip([*named, *map(pa.array, columns)], schema.types)], schema=schema
+    )
 
 
 def _limits(bound: BoundStage, index: int, rule: Rule, result: FilterResult) -> np.ndarray:
@@ -172,19 +187,10 @@ def _lengths(batch: DocumentBatch) -> np.ndarray:
     return np.diff(batch.buffers[0] if batch.has_text else text_buffers(batch.html)[0])
 
 
-def _rows_of(stage: str, rule: str, part: str, *numbers: np.ndarray) -> pa.RecordBatch:
-    names = [pa.repeat(name, len(numbers[0])) for name in (stage, rule, part)]
-    arrays = [pa.array(each.astype(np.int64)).cast(field.type) for each, field in zip(numbers, list(MEASURED)[3:])]
-    return pa.record_batch([*names, *arrays], schema=MEASURED)
-
-
-def _nearest(stage: str, rule: str, distribution: _Distribution, side: int) -> pa.RecordBatch:
+def _nearest(names: tuple[str, str], distribution: _Distribution, side: int) -> _Part:
     near = distribution.nearest
-    size = int(near.sizes[side])
-    keys = make_keys(near.file_hashes[side, :size], near.positions[side, :size])
-    about = [pa.repeat(name, size) for name in (stage, rule, side == 1)]
-    values = [pa.array(near.values[side, :size]), pa.array(near.limits[side, :size])]
-    return pa.record_batch([*about, keys, *values], schema=BORDERLINE)
+    columns = near.file_hashes, near.positions, near.values, near.limits
+    return (*names, side == 1), [column[side, : int(near.sizes[side])] for column in columns]
 
 
 def searched(stages: Iterable[BoundStage]) -> dict[str, dict[str, list[int]]]:

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.arrays import copy_into
+from datapipe.kernels.arrays import NO_BITS, copy_into, eight_times, find_any
 from datapipe.kernels.text.words import Spans, SpansOut, Words, first_spans, room_for_spans
 from datapipe.kernels.types import Bools, BoolsOut, Int64s, Int64sOut, UInt8s, first_rows, input_record, room_for
 
 _NEWLINE, _SPACE, _TAB = (ord(character) for character in "\n \t")
+_NEWLINES = eight_times(b"\n")
 _MOST_TRIED = 64
 
 
@@ -138,26 +139,19 @@ def align_lines(
 
 @inline
 def _split_earlier(data, offsets, words, row, lines) -> Any:
-    """Fills `lines` with those of the document `row`, and returns their number. Newlines are between words."""
-    word_offsets, word_starts, word_lengths, _, _, _ = words
+    """Fills `lines` with those of the document `row`, and returns their number."""
+    word_offsets, word_starts, _, _, _, _ = words
     begins, ends, firsts, stops = lines
-    start, offset, stop = offsets[row], offsets[row], offsets[row + 1]
-    word, word_stop, count = word_offsets[row], word_offsets[row + 1], np.int64(0)
-    first_word = word
+    start, stop, word, word_stop, count = offsets[row], offsets[row + 1], word_offsets[row], word_offsets[row + 1], np.int64(0)
     while start < stop:
-        gap_stop = word_starts[word] if word < word_stop else stop
-        while offset < gap_stop and data[offset] != _NEWLINE:
-            offset += 1
-        if offset == gap_stop and word < word_stop:
-            offset = word_starts[word] + word_lengths[word]
+        newline, first_word = find_any(data, start, stop, _NEWLINES, NO_BITS), word
+        while word < word_stop and word_starts[word] < newline:
             word += 1
-            continue
-        begins[count] = _after_blanks(data, start, offset)
-        ends[count] = _before_blanks(data, begins[count], offset)
+        begins[count] = _after_blanks(data, start, newline)
+        ends[count] = _before_blanks(data, begins[count], newline)
         firsts[count], stops[count] = first_word, word
         count += np.int64(begins[count] < ends[count])
-        first_word, offset = word, offset + 1
-        start = offset
+        start = newline + 1
     return count
 
 

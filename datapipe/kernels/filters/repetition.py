@@ -159,6 +159,7 @@ def measure_ngrams(words: Units, joined: bool, repeats: RepeatsOut, out: Int64Ma
         for word in range(count):
             candidates[word], depth[word] = word, 1
             grams[word] = document[word] * _FACTOR + document[word + 1]
+        count = _may_repeat(candidates, grams, count, entries.view(np.uint8))
         for n in range(_SHORTEST, _LONGEST_TOP + 1):
             if joined and stop - start >= n:
                 out[doc, n - _SHORTEST] = _joined_chars(lengths, 0, n)
@@ -174,6 +175,22 @@ def measure_ngrams(words: Units, joined: bool, repeats: RepeatsOut, out: Int64Ma
             else:
                 out[doc, n - _SHORTEST] = _covered(candidates[:count], lengths, n)
             count = _followed(candidates, grams, count, document, n)
+
+
+@inline
+def _may_repeat(candidates, grams, count, seen) -> Any:
+    """Keeps the words whose 2-gram has a number that another one has too, and returns their number: most occur once, and a
+    byte for each number is nearer than the hash table. `seen`: scratch, a power of two."""
+    size = min(table_size(4 * count, len(seen)), len(seen))
+    mask, kept = np.uint64(size - 1), np.int64(0)
+    seen[:size] = 0
+    for index in range(count):
+        number = grams[index] & mask
+        seen[number] += np.uint8(seen[number] < 2)
+    for index in range(count):
+        candidates[kept], grams[kept] = candidates[index], grams[index]
+        kept += np.int64(seen[grams[index] & mask] > 1)
+    return kept
 
 
 @inline

@@ -34,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from datapipe.columns import KEY_TYPE, count_empty, full_schema, key_halves, numbers
+from datapipe.columns import KEY_TYPE, count_empty, full_schema, key_halves, numbers, take_rows
 from datapipe.columns import compute as pc
 from datapipe.errors import EncodingError, UserError
 from datapipe.exchange.files import TableWriters
@@ -242,7 +242,7 @@ class TokenizeTask(Task):
         strata = 0 if self.strata is None else strata_of(batch, self.source, *self.strata)
         part = np.where(held_out, len(names) - 1, strata)  # (num_docs,) number of its file; the last one's are held out
         masks = {name: part == number for number, name in enumerate(names)}
-        return {name: rows if mask.all() else rows.filter(pa.array(mask)) for name, mask in masks.items()}
+        return {name: rows if mask.all() else take_rows(rows, np.flatnonzero(mask)) for name, mask in masks.items()}
 
     def _in_cells(self, root: Root, batch: DocumentBatch, rows: pa.RecordBatch, sizes: CellBytes) -> pa.RecordBatch:
         """The token rows of a batch, whose hashes begin with the cells of training documents."""

@@ -38,7 +38,6 @@ from datapipe.tokens.word_counts import WordCounts, counted_words
 HELD_OUT = 0.05
 
 _SLICE_BYTES = 4 << 20
-_SAMPLED = pa.schema({"hash": pa.uint64(), "text": pa.large_string()})
 
 Emit = Callable[[str], None]
 Files = list[tuple[InputFile, Reader]]

@@ -24,7 +24,6 @@ from datapipe.machine.imports import defer_pandas
 HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufff9-\ufffb\ud800-\udfff]")
 
 _NEW_OBJECTS = 400_000  # more than a run without work makes
-_PURGE_DELAY_MS = "60000"
 _MOST_OPEN_FILES = 1 << 16  # Some libraries go through all possible descriptors
 
 
@@ -62,13 +61,11 @@ def prepare_process() -> None:
     A closed descriptor 0, 1 or 2 would be given to the next file that is opened, and output of a library would go into that
     file. A locale without Unicode makes the arrows of a message an error: characters that it lacks become question marks. The
     usual soft limit of open files, 1,024, is for programs that use select(2); none of ours does. Imports make much and no
-    garbage, and the collector, which starts after 700 new objects by default, takes a tenth of a run without work. Arrow's
-    allocator gives freed memory back after 10 ms by default, before the next batch takes it; `release_unused` gives it back at
-    once.
+    garbage, and the collector, which starts after 700 new objects by default, takes a tenth of a run without work.
     """
     gc.set_threshold(_NEW_OBJECTS)
     atexit.register(gc.freeze)  # nor is anything collected from a process that ends
-    os.environ.setdefault("MIMALLOC_PURGE_DELAY", _PURGE_DELAY_MS)
+    os.environ.setdefault("MIMALLOC_PURGE_DELAY", "60000")  # else Arrow gives memory back before the next batch takes it
     defer_pandas()
     for descriptor in range(3):
         try:

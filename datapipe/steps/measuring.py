@@ -86,8 +86,7 @@ class Measurement:
         raise NotImplementedError
 
 
-_Part = tuple[tuple[Any, ...], list[np.ndarray]]
-"""Labels, and columns of numbers; those of a key are its halves."""
+_Part = tuple[tuple[Any, ...], list[np.ndarray]]  # labels, and columns of numbers; those of a key are its halves
 
 
 @dataclass
@@ -163,9 +162,8 @@ def _rows(schema: pa.Schema, parts: Iterable[_Part]) -> pa.RecordBatch:
     if KEY_TYPE in schema.types:
         columns[:2] = [make_keys(*columns[:2])]
     named = [pa.array(each).take(part_of) for each in zip(*labels)]
-    return pa.record_batch(
-        [column.cast(kind) for column, kind in zip([*named, *map(pa.array, columns)], schema.types)], schema=schema
-    )
+    arrays = zip([*named, *map(pa.array, columns)], schema.types)
+    return pa.record_batch([array.cast(kind) for array, kind in arrays], schema=schema)
 
 
 def _limits(bound: BoundStage, index: int, rule: Rule, result: FilterResult) -> np.ndarray:

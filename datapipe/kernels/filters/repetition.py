@@ -179,10 +179,9 @@ def measure_ngrams(words: Units, joined: bool, repeats: RepeatsOut, out: Int64Ma
 
 @inline
 def _may_repeat(candidates, grams, count, seen) -> Any:
-    """Keeps the words whose 2-gram has a number that another one has too, and returns their number: most occur once, and a
-    byte for each number is nearer than the hash table. `seen`: scratch, a power of two."""
-    size = min(table_size(4 * count, len(seen)), len(seen))
-    mask, kept = np.uint64(size - 1), np.int64(0)
+    """Keeps the words whose 2-gram shares a slot of `seen`, which is nearer than the hash table, and returns their number."""
+    size, kept = table_size(4 * count, len(seen)), np.int64(0)
+    mask = np.uint64(size - 1)
     seen[:size] = 0
     for index in range(count):
         number = grams[index] & mask

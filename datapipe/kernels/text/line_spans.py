@@ -110,7 +110,7 @@ def align_lines(
     for doc in range(len(rows)):
         num_lines = _split_earlier(earlier, earlier_offsets, words, rows[doc], lines)
         first_span, earliest, stop = span, np.int64(0), offsets[doc + 1]
-        line = _after_white(data, offsets[doc], stop)
+        line = _after_blanks(data, offsets[doc], stop, _NEWLINE)
         while line < stop:
             line_stop, number = np.int64(-1), earliest - 1
             while line_stop < 0 and number + 1 < min(num_lines, earliest + _MOST_TRIED):
@@ -126,13 +126,13 @@ def align_lines(
                     is_new[span] = False
                     span += 1
             else:
-                line_stop = _line_stop(data, line, stop)
+                line_stop = find_any(data, line, stop, _NEWLINES, NO_BITS)
                 if has_before and is_new[span - 1]:
                     stops[span - 1] = line_stop
                 else:
                     firsts[span], stops[span], moved[span], is_new[span] = line, line_stop, 0, True
                     span += 1
-            line = _after_white(data, line_stop, stop)
+            line = _after_blanks(data, line_stop, stop, _NEWLINE)
         doc_offsets[doc + 1] = span
     return int(span)
 
@@ -147,7 +147,7 @@ def _split_earlier(data, offsets, words, row, lines) -> Any:
         newline, first_word = find_any(data, start, stop, _NEWLINES, NO_BITS), word
         while word < word_stop and word_starts[word] < newline:
             word += 1
-        begins[count] = _after_blanks(data, start, newline)
+        begins[count] = _after_blanks(data, start, newline, _SPACE)
         ends[count] = _before_blanks(data, begins[count], newline)
         firsts[count], stops[count] = first_word, word
         count += np.int64(begins[count] < ends[count])
@@ -161,7 +161,7 @@ def _stop_if_same(earlier, begin, end, data, line, stop) -> Any:
     line_stop = line + end - begin
     if line_stop > stop or earlier[begin] != data[line] or earlier[end - 1] != data[line_stop - 1]:
         return np.int64(-1)
-    behind = _after_blanks(data, line_stop, stop)
+    behind = _after_blanks(data, line_stop, stop, _SPACE)
     if behind < stop and data[behind] != _NEWLINE:
         return np.int64(-1)
     ours, theirs, differs = data[line:line_stop], earlier[begin:end], np.uint8(0)
@@ -171,15 +171,9 @@ def _stop_if_same(earlier, begin, end, data, line, stop) -> Any:
 
 
 @inline
-def _line_stop(data, start, stop) -> Any:
-    while start < stop and data[start] != _NEWLINE:
-        start += 1
-    return start
-
-
-@inline
-def _after_blanks(data, start, stop) -> Any:
-    while start < stop and (data[start] == _SPACE or data[start] == _TAB):
+def _after_blanks(data, start, stop, sign) -> Any:
+    """Behind blanks, and `sign` among them."""
+    while start < stop and (data[start] == _SPACE or data[start] == _TAB or data[start] == sign):
         start += 1
     return start
 
@@ -189,14 +183,6 @@ def _before_blanks(data, start, stop) -> Any:
     while start < stop and (data[stop - 1] == _SPACE or data[stop - 1] == _TAB):
         stop -= 1
     return stop
-
-
-@inline
-def _after_white(data, start, stop) -> Any:
-    """Behind blanks and newlines."""
-    while start < stop and (data[start] == _SPACE or data[start] == _TAB or data[start] == _NEWLINE):
-        start += 1
-    return start
 
 
 @kernel

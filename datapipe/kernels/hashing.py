@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from datapipe import rng
 from datapipe.kernels import inline
 from datapipe.rng import MIX_1, MIX_2
+from datapipe.rng import mix64 as mix64_of_each
 
 FNV_BASIS = np.uint64(0xCBF29CE484222325)
 """The initial value of 64-bit FNV-1a (Fowler, Noll and Vo)."""
@@ -41,7 +41,7 @@ def fnv(data, start, stop) -> Any:
 
 @inline
 def mix64(value) -> Any:
-    """The splitmix64 finaliser of one uint64; `rng.mix64` is the same for arrays."""
+    """The splitmix64 finaliser of one uint64; `datapipe.rng.mix64` is the same for arrays."""
     value = (value ^ (value >> _30)) * MIX_1
     value = (value ^ (value >> _27)) * MIX_2
     return value ^ (value >> _31)
@@ -67,7 +67,7 @@ def hash_of(word: bytes) -> int:
     hashed = int(FNV_BASIS)
     for byte in word:
         hashed = (hashed ^ byte) * int(_FNV_PRIME) & _ALL_BITS
-    return int(rng.mix64(np.array([hashed], np.uint64))[0])
+    return int(mix64_of_each(np.array([hashed], np.uint64))[0])
 
 
 def num_slots_for(num_keys: int, max_slots: int = 1 << 62) -> int:

@@ -26,7 +26,7 @@ import numpy as np
 
 from datapipe.errors import DatapipeError
 
-_VERSIONED_MODULES = ("_heapq", "builtins", "math", "numba", "numpy")
+_VERSIONED_MODULES = ("_heapq", "builtins", "itertools", "math", "numba", "numpy", "re", "sys", "unicodedata")
 """Modules whose contents `version_key` covers: their names suffice."""
 
 _LIBRARIES = ("numpy", "numba", "llvmlite")
@@ -105,8 +105,10 @@ class _Walk:
             self._write(type(value).__qualname__, repr(value))
         elif isinstance(value, np.ndarray):
             self._write("array", str(value.dtype), str(value.shape), np.ascontiguousarray(value).tobytes())
-        elif isinstance(value, (tuple, frozenset)):
+        elif isinstance(value, (tuple, list, frozenset)):
             self._add_items(value)
+        elif isinstance(value, slice):
+            self.add(("slice", value.start, value.stop, value.step))
         elif isinstance(value, Mapping):
             self._add_items(tuple(sorted(value.items())))
         elif isinstance(value, CodeType):
@@ -118,7 +120,7 @@ class _Walk:
         else:
             self._add_declared(value)
 
-    def _add_items(self, items: tuple[Any, ...] | frozenset[Any]) -> None:
+    def _add_items(self, items: tuple[Any, ...] | list[Any] | frozenset[Any]) -> None:
         self._write(type(items).__qualname__, ",".join(getattr(items, "_fields", ())), str(len(items)))
         for item in sorted(items, key=repr) if isinstance(items, frozenset) else items:
             self.add(item)
@@ -164,8 +166,8 @@ class _Walk:
             self._refuse(value)
 
     def _add_declared(self, value: Any) -> None:
-        made_of = getattr(value, "__kernel_code__", None)
-        if made_of is None:
+        made_of = getattr(value, "__kernel_code__", None) or inspect.unwrap(value)  # that of a `cache`
+        if made_of is value:
             self._refuse(value)
         self.add(made_of)
 

@@ -10,13 +10,12 @@ that are sold as generic; `rules/regions.txt` has these, and the countries of ot
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import phonenumbers
 import pyarrow as pa
 
 from datapipe.columns import compute as pc
@@ -96,9 +95,16 @@ def _chosen(top_level: str, tags: tuple[str, ...]) -> tuple[Regions, int]:
     return Regions(main, others), BY_URL if of_url else BY_LANGUAGE
 
 
+def supported_regions() -> Set[str]:
+    """The regions that have phone numbers: ISO 3166 codes."""
+    import phonenumbers
+
+    return phonenumbers.SUPPORTED_REGIONS
+
+
 def _of_domain(name: str) -> tuple[str, ...]:
     country = name.upper()
-    is_country = len(name) == 2 and name not in _table("generic") and country in phonenumbers.SUPPORTED_REGIONS
+    is_country = len(name) == 2 and name not in _table("generic") and country in supported_regions()
     return _table("domains").get(name) or ((country,) if is_country else ())
 
 
@@ -106,5 +112,5 @@ def _of_tag(tag: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The country of a tag such as en-GB, and the countries of its language."""
     language, *subtags = re.split("[-_]", re.split("[,;]", tag.strip())[0])
     countries = ["GB" if subtag.upper() == "UK" else subtag.upper() for subtag in subtags]
-    named = tuple(country for country in countries if country in phonenumbers.SUPPORTED_REGIONS)[:1]
+    named = tuple(country for country in countries if country in supported_regions())[:1]
     return named, _table("languages").get(language.lower(), ())

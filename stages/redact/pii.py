@@ -25,7 +25,6 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
-import phonenumbers
 import pyarrow as pa
 from pydantic import Field, field_validator
 
@@ -34,7 +33,7 @@ from datapipe.kernels.redact.spans import FoundSpans
 from datapipe.stage import FilterResult
 from datapipe.stage.base import PHONE_REGIONS
 from datapipe.stage.documents import DocumentBatch
-from stages.redact import _phones, _regions
+from stages.redact import _regions
 from stages.redact._edit import Redacting
 
 Kind = Literal["email", "ip", "phone", "card", "iban", "ssn", "url_credentials"]
@@ -69,14 +68,17 @@ class Pii(Redacting):
     def input_files(self) -> tuple[str, ...]:
         return (str(_regions.TABLES),) if self.phone_regions == "auto" and "phone" in self.kinds else ()
 
+    @property
+    def _has_numbers(self) -> bool:
+        return not {*_WANTS, "phone"}.isdisjoint(self.kinds)
+
     def unused_kernels(self) -> tuple[str, ...]:
-        numbers = {*_WANTS, "phone"}.intersection(self.kinds)
-        return super().unused_kernels() if numbers else (*super().unused_kernels(), f"{identifiers.__name__}:")
+        return super().unused_kernels() if self._has_numbers else (*super().unused_kernels(), f"{identifiers.__name__}:")
 
     @field_validator("phone_regions")
     @classmethod
     def _check_regions(cls, regions: Literal["auto"] | tuple[str, ...]) -> Literal["auto"] | tuple[str, ...]:
-        unknown = [region for region in regions if region not in phonenumbers.SUPPORTED_REGIONS] if regions != "auto" else []
+        unknown = [] if regions == "auto" else [each for each in regions if each not in _regions.supported_regions()]
         if unknown:
             raise ValueError(
                 f"'{unknown[0]}' is not a region with phone numbers; expected an ISO 3166 code such as US, GB or DE"
@@ -98,14 +100,16 @@ class Pii(Redacting):
     ) -> FoundSpans:
         """The spans of all `kinds`, in the order of the text. `rows`: of the texts in `record`; `chosen`: (record.num_rows, 3)
         int32, set to 1 for documents with a candidate, by what their regions are chosen by."""
+        addresses = pii.find(offsets, data, *(kind in self.kinds for kind in ("email", "ip", "url_credentials")))
+        if not self._has_numbers:
+            return addresses
+        from stages.redact import _phones  # and phonenumbers, in 0.04 s
+
         wanted = sum(bit for kind, bit in _WANTS.items() if kind in self.kinds)
         if "phone" in self.kinds:
             is_auto = self.phone_regions == "auto"
             shapes = phones.AMERICAN_SHAPES | phones.TRUNK_SHAPES if is_auto else _phones.shapes_of(self.phone_regions)
             wanted |= identifiers.WANTS_PHONE | shapes
-        addresses = pii.find(offsets, data, *(kind in self.kinds for kind in ("email", "ip", "url_credentials")))
-        if not wanted:
-            return addresses
         numbers = identifiers.find(offsets, data, wanted).outside(addresses)
         national = numbers.starts[_phones.is_national(numbers)]
         texts = np.searchsorted(offsets[1:], national, side="right")

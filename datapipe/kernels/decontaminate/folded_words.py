@@ -14,7 +14,6 @@ spaces between words (`text/spaced_words.py`), the table `by_spaces` takes these
 """
 
 import sys
-from functools import lru_cache
 from typing import Any, NamedTuple
 from unicodedata import combining, normalize
 
@@ -23,6 +22,7 @@ import numpy as np
 from datapipe.kernels import inline
 from datapipe.kernels.dedup.word_characters import ALONE, IGNORED, MARK, UNASSIGNED, known_classes, word_table
 from datapipe.kernels.hashing import FNV_BASIS, mix64
+from datapipe.kernels.tables import stored_table
 from datapipe.kernels.text.unicode_classes import decode
 from datapipe.kernels.types import Int32s, input_record
 
@@ -57,9 +57,9 @@ def folded(character: str) -> str:
     return "".join(_SAME.get(part, part) for part in parts if not combining(part))
 
 
-@lru_cache(maxsize=2)
+@stored_table
 def words_table(by_spaces: bool = False) -> WordTable:
-    """The table, built once per process, in about 0.2 s. `by_spaces`: in no script a character is a word by itself."""
+    """The table. `by_spaces`: in no script a character is a word by itself."""
     classes, known = word_table() & np.uint8(~ALONE & 0xFF if by_spaces else 0xFF), known_classes()
     kinds = _kinds(classes)
     codes, expansions = np.arange(sys.maxunicode + 1, dtype=np.int32), [0, 0]

@@ -18,7 +18,6 @@ ASCII goes in runs, which LLVM vectorises, or eight bytes at a time. Most other 
 """
 
 import sys
-from functools import lru_cache
 from typing import Any, NamedTuple
 from unicodedata import combining, is_normalized, normalize
 
@@ -64,6 +63,7 @@ from datapipe.kernels.dedup.word_characters import (
     known_classes,
     word_table,
 )
+from datapipe.kernels.tables import stored_table
 from datapipe.kernels.text.unicode_classes import REPLACEMENT, codes_of, decode, decode_before, write_character
 from datapipe.kernels.types import Int32s, Int64s, Int64sOut, UInt8s, UInt8sOut, UInt64s, input_record
 
@@ -99,9 +99,9 @@ class Folding(NamedTuple):
     words: bool  # whether only words are kept, with 0 between them and after the last of a document
 
 
-@lru_cache(maxsize=1)
+@stored_table
 def text_folding() -> Folding:
-    """The tables of whole texts, built once per process, in about 0.1 s."""
+    """The tables of whole texts."""
     codes, expansions = np.arange(sys.maxunicode + 1, dtype=np.int32), [0, 0]
     changed = known_classes() != UNASSIGNED
     changed[codes_of(_UNCHANGED)] = False
@@ -125,7 +125,7 @@ def folded_characters(character: str) -> list[int]:
     return [ord(folded) | combining(part) << CLASS_SHIFT for part in normalize("NFD", character) for folded in part.casefold()]
 
 
-@lru_cache(maxsize=1)
+@stored_table
 def visible_folding() -> Folding:
     """The tables of whole texts without their invisible characters."""
     codes, expansions = text_folding()[:2]
@@ -134,7 +134,7 @@ def visible_folding() -> Folding:
     return _folding(codes, expansions, words=False)
 
 
-@lru_cache(maxsize=2)
+@stored_table
 def word_folding(by_spaces: bool = False) -> Folding:
     """The tables of words: what ends a word becomes 0, and what is ignored becomes nothing. `by_spaces`: in no script a
     character is a word by itself."""

@@ -23,6 +23,7 @@ import numpy as np
 
 from datapipe.kernels import inline
 from datapipe.kernels.redact.ascii import DIGIT, LETTER, LOCAL, is_among, is_in, packed
+from datapipe.kernels.tables import stored_table
 from datapipe.kernels.text.unicode_classes import codes_of, decode, decode_before
 
 _MAX_LOCAL_BYTES = 64
@@ -47,8 +48,9 @@ _UNSPACED_RANGES = codes_of(
 _LAST_SPACED, _LAST_LETTER = 0x1F000, 0x323B0
 
 
+@stored_table
 def _sorts() -> tuple[np.ndarray, np.ndarray]:
-    """The first code points of runs of one sort, and the sorts of the runs: letters and marks by Unicode, found in 15 ms."""
+    """The first code points of runs of one sort, and the sorts of the runs: letters and marks by Unicode."""
     sorts = np.zeros(_LAST_LETTER + 1, np.uint8)
     sorts[0x80:_LAST_SPACED] = [category(chr(code))[0] in "LM" for code in range(0x80, _LAST_SPACED)]
     sorts[0x20000:_LAST_LETTER] = SPACED

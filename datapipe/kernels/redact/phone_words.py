@@ -17,6 +17,7 @@ import numpy as np
 from datapipe.kernels import inline
 from datapipe.kernels.redact.ascii import FENCE, LETTER, is_in
 from datapipe.kernels.redact.emails import SPACED, UNSPACED, script_of
+from datapipe.kernels.tables import stored_table
 from datapipe.kernels.text.unicode_classes import decode_before
 
 WORDS = """
@@ -108,6 +109,7 @@ def _folded_letter(letter: str) -> str:
     return bases if len(bases) == 1 else letter
 
 
+@stored_table
 def _folds() -> tuple[np.ndarray, np.ndarray]:
     """Code points beyond ASCII that fold to another, in order, and what they fold to; 0 for nothing."""
     folds = {code: 0 for code in range(0x300, _LAST_MARK) if unicodedata.category(chr(code)) == "Mn"}
@@ -132,6 +134,7 @@ def _hash(word: str) -> int:
     return value
 
 
+@stored_table
 def _table() -> tuple[np.ndarray, np.ndarray]:
     """The hashes of all words in order, uint64, and whether each is a `_FILLER` or a `_WORD`."""
     sorts = dict.fromkeys(map(_hash, (folded(word) for word in FILLERS.split())), _FILLER)

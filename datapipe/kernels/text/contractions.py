@@ -5,13 +5,13 @@
 The facts are those of spaCy 3.8, `lang/en`, written as rules; `table()` is their hash table.
 """
 
-from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
 from datapipe.kernels.hashing import hash_of, table_of
+from datapipe.kernels.tables import stored_table
 from datapipe.kernels.types import UInt8Matrix, UInt8s, UInt64s, input_record
 
 _OTHERS = "who what when where why how there"
@@ -23,7 +23,7 @@ _ENDINGS = {  # which endings a word takes
     **{word: ["ll", "d", "s"] for word in ("that", "this")},
     **{word: ["ll", "d", "ve", "re"] for word in ("these", "those")},
 }
-_KEPT_WHOLE = {"ill", "shed", "hell", "shell", "well", "were", "its", "whore"}
+_KEPT_WHOLE = ("ill", "shed", "hell", "shell", "well", "were", "its", "whore")
 """Words that look like a contraction without its apostrophe, and are not."""
 _VERBS = "ca could do does did had may might must need ought sha should wo would"
 _VERBS_ALONE = "ai are is was were have has dare"
@@ -120,8 +120,8 @@ class Wholes(NamedTuple):
     pairs: UInt8s  # (2^13,), 2^16 bits by the hashes of the first two of these words
 
 
-@lru_cache(maxsize=1)
-def table() -> Wholes:
+@stored_table
+def special_cases() -> Wholes:
     """The hash table of `cuts`, without `num_tokens` and `pairs`."""
     entries = cuts()
     keys, slots = table_of([hash_of(word.encode()) for word in entries])

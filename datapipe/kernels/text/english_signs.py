@@ -17,6 +17,7 @@ import numpy as np
 
 from datapipe.kernels import inline
 from datapipe.kernels.hashing import hash_bytes, hash_of
+from datapipe.kernels.tables import stored_table
 from datapipe.kernels.text.unicode_classes import (
     OTHER,
     PUNCTUATION,
@@ -75,7 +76,7 @@ _LONGEST_LABEL, _LONGEST_TOP = 64, 63
 _LONGEST_UNIT = max(len(unit.encode()) for unit in _UNITS.split())
 
 
-@lru_cache(maxsize=1)
+@stored_table
 def sign_table() -> np.ndarray:
     """The roles of every code point: (0x110000,) uint16."""
     table = np.zeros(sys.maxunicode + 1, np.uint16)

@@ -20,7 +20,7 @@ import numpy as np
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.hashing import hash_bytes, hash_without_last, slot_of_key
 from datapipe.kernels.text import contractions
-from datapipe.kernels.text.contractions import Wholes
+from datapipe.kernels.text.contractions import Wholes, cuts, sieve_of, special_cases
 from datapipe.kernels.text.english_signs import (
     content_table,
     infix_bytes,
@@ -66,8 +66,8 @@ def find_english_words(words: Words, data: np.ndarray) -> Words:
 @lru_cache(maxsize=1)
 def wholes_table() -> Wholes:
     """The special cases, with the words into which their signs alone split them."""
-    table = contractions.table()
-    cases = [case.encode() for case in contractions.cuts()]
+    table, parts = special_cases(), cuts()
+    cases = [case.encode() for case in parts]
     chunks = find_words(np.cumsum([0, *map(len, cases)]), np.frombuffer(b"".join(cases), np.uint8))
     data = np.frombuffer(b"".join(cases), np.uint8)
     none = table._replace(keys=np.zeros_like(table.keys), sieve=np.zeros_like(table.sieve))
@@ -76,12 +76,12 @@ def wholes_table() -> Wholes:
     tables = content_table(), sign_table(), none, unit_hashes()
     words = first_spans(Words, cut_words(chunks, data, *tables, no_recent(), out), out)
     num_tokens = np.diff(words.doc_offsets)
-    is_split = (num_tokens > 1) & (num_tokens >= [len(parts) for parts in contractions.cuts().values()])
+    is_split = (num_tokens > 1) & (num_tokens >= [*map(len, parts.values())])
     firsts = words.doc_offsets[:-1][is_split]
     slots = {key: slot for slot, key in enumerate(table.keys.tolist()) if key}
     by_slot = np.zeros(len(table.keys), np.uint8)
     by_slot[[slots[key] for key in chunks.hashes.tolist()]] = np.where(is_split, num_tokens, 0)
-    pairs = contractions.sieve_of(_pair(words.hashes[firsts], words.hashes[firsts + 1]))
+    pairs = sieve_of(_pair(words.hashes[firsts], words.hashes[firsts + 1]))
     return input_record(Wholes, (table.keys, table.sizes, table.sieve, by_slot, pairs))
 
 

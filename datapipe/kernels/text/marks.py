@@ -6,12 +6,12 @@
 SMALL and LARGE are as in spaCy's English tokenizer (`english_signs.py`), END as in its sentencizer.
 """
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from datapipe.kernels import inline
+from datapipe.kernels.tables import stored_table
 from datapipe.kernels.text.english_signs import LOWER, UPPER, sign_table
 from datapipe.kernels.text.unicode_classes import LETTER, NUMBER, PUNCTUATION, SPACE, SYMBOL, class_table, decode, decode_before
 from datapipe.kernels.types import read_only
@@ -26,9 +26,9 @@ END_CHARS = (
 _CASED_BELOW = 0x20000  # no letter above has case, and few of those below
 
 
-@lru_cache(maxsize=1)
+@stored_table
 def mark_table() -> np.ndarray:
-    """The marks of every code point: (0x110000,) uint16. Built once per process, in 0.02 s."""
+    """The marks of every code point: (0x110000,) uint16."""
     classes = class_table()
     table = np.zeros(len(classes), np.uint16)
     table[classes == SPACE] |= WHITE

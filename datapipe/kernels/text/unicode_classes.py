@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.tables import stored_table
 from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, read_only
 
 LETTER, MARK, NUMBER, PUNCTUATION, SYMBOL, SPACE, OTHER = 1, 2, 4, 8, 16, 32, 64
@@ -37,9 +38,9 @@ _HANGUL_VOWELS, _HANGUL_FINALS = slice(0x1161, 0x1176), slice(0x11A8, 0x11C3)
 """Jamo that join the character before them by rule: no decomposition of the database has them."""
 
 
-@lru_cache(maxsize=1)
+@stored_table
 def class_table() -> np.ndarray:
-    """The class of every code point: (0x110000,) uint8. Built once per process, in about 0.1 s."""
+    """The class of every code point: (0x110000,) uint8."""
     table = np.full(sys.maxunicode + 1, OTHER, np.uint8)
     for category, kind in _CLASS_OF_CATEGORY.items():
         table[_codes()[_categories()[:, 0] == ord(category)]] = kind
@@ -81,7 +82,7 @@ def codes_of(listed: str) -> np.ndarray:
     return np.concatenate([np.arange(span[0], span[-1] + 1) for span in ranges])
 
 
-@lru_cache(maxsize=4)
+@stored_table
 def stable_table(form: Literal["NFC", "NFKC", "NFD", "NFKD"]) -> np.ndarray:
     """The code points that a normal form keeps beside any other character: (0x110000,) uint8, 1 where stable. A text of
     stable characters is in normal form. Characters that the database does not know are never stable."""
@@ -98,7 +99,7 @@ def stable_table(form: Literal["NFC", "NFKC", "NFD", "NFKD"]) -> np.ndarray:
     return read_only(table)
 
 
-@lru_cache(maxsize=1)
+@stored_table
 def composition_table() -> np.ndarray:
     """What every code point does in NFC: (0x110000,) uint16, roles and from `CLASS_SHIFT` on the combining class.
 
@@ -118,7 +119,7 @@ def composition_table() -> np.ndarray:
     return read_only(table)
 
 
-@lru_cache(maxsize=1)
+@stored_table
 def plain_sizes() -> np.ndarray:
     """Bytes of the characters that begin with each byte if `composition_table` is 0 for all of them, else 0: (256,) uint8."""
     sizes = np.zeros(256, np.uint8)

@@ -15,13 +15,13 @@ lines in 41 scripts equal those of uniseg 0.10.1. Not covered: emoji after a joi
 """
 
 import unicodedata
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.hashing import FNV_BASIS, fnv_step, mix64
+from datapipe.kernels.tables import stored_table
 from datapipe.kernels.text.unicode_classes import LETTER, MARK, NUMBER, class_table, codes_of, decode
 from datapipe.kernels.text.words import SpansOut, Words, first_spans, room_for_spans
 from datapipe.kernels.types import Int64s, UInt8s, UInt16s, read_only
@@ -76,9 +76,9 @@ def _letters_digits_extenders(classes: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return is_letter, is_digit, extends
 
 
-@lru_cache(maxsize=1)
+@stored_table
 def role_table() -> np.ndarray:
-    """The roles of every code point: (0x110000,) uint16. Built once per process, in about 0.1 s."""
+    """The roles of every code point: (0x110000,) uint16."""
     classes = class_table()
     is_letter, is_digit, extends = _letters_digits_extenders(classes)
     table = np.zeros(len(classes), np.uint16)

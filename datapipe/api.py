@@ -10,13 +10,13 @@ call `run`. Workers are other processes that import only the modules of the prog
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from datapipe.config import load_mixture
 from datapipe.config.catalogue import is_importing
 from datapipe.credentials import masked
+from datapipe.dataclass import dataclass, field
 from datapipe.engine.events import Event, Observer, line_of
 from datapipe.engine.history import estimated, why
 from datapipe.engine.run import Run, RunOptions, planned

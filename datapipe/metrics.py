@@ -10,12 +10,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Self, TypeVar
 
 from pydantic import TypeAdapter
 
+from datapipe.dataclass import dataclass, field
 from datapipe.errors import DatapipeError
 from datapipe.machine.activity import doing, work_clock
 from datapipe.quantities import rate_mb_per_s

@@ -13,7 +13,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
@@ -23,6 +22,7 @@ import pyarrow as pa
 from datapipe.bench.rows import advice, medians, pass_rows
 from datapipe.bench.sample import Sample, choose_sample
 from datapipe.config import Mixture
+from datapipe.dataclass import asdict, replace
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.engine.local import usable_cores
 from datapipe.engine.prepare import prepare

@@ -4,11 +4,11 @@ records of a pass ─▶ work by name (`TaskMetrics.work`) ─▶ rows ─▶ me
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from pkgutil import iter_modules
 from statistics import median
 
+from datapipe.dataclass import dataclass, replace
 from datapipe.metrics import total_by_name
 from datapipe.quantities import rate_mb_per_s
 from datapipe.records.outputs import Record

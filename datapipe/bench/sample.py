@@ -8,12 +8,12 @@ Choosing reads the sample once, which also loads its files into the page cache. 
 
 from collections import deque
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import xxhash
 
 from datapipe.columns import text_lengths
+from datapipe.dataclass import dataclass
 from datapipe.rng import seed_for
 from datapipe.stage.reader import TEXT_PER_ARCHIVE_BYTE, FieldNames, ReadBatch, Split
 from datapipe.steps.read_batches import with_content

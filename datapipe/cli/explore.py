@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
 from itertools import islice
 from typing import Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 from pydantic_core import to_json
 
 from datapipe.cli.options import Json, OutputFolder, end_by_signals, in_background, print_json
+from datapipe.dataclass import asdict
 from datapipe.errors import UserError
 
 _CHOICES = (

@@ -2,13 +2,13 @@
 
 import json
 import textwrap
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from datapipe.cli.options import Json, OutputFolder, SequenceLength, SnapshotName, no_mixture, print_json, taking
+from datapipe.dataclass import asdict
 from datapipe.errors import SnapshotError, UserError
 from datapipe.service.options import ServeOptions
 

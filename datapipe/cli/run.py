@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import fields
 from functools import partial
 from importlib.metadata import version
 from math import inf
@@ -33,6 +32,7 @@ from datapipe.cli.options import (
     size_of,
 )
 from datapipe.credentials import masked
+from datapipe.dataclass import fields
 from datapipe.errors import DatapipeError, UserError
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ import pkgutil
 import sys
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
@@ -31,6 +30,7 @@ from datapipe.config import StageUse
 from datapipe.config.option_paths import LocalOptions, local_options
 from datapipe.config.problems import problems_error
 from datapipe.config.yaml import KeyPath, dotted
+from datapipe.dataclass import dataclass
 from datapipe.errors import DatapipeError, UserError, suggest
 from datapipe.machine.libraries import require
 from datapipe.records.source_code import code_of_class

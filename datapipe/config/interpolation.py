@@ -18,11 +18,11 @@ import os
 import re
 import sysconfig
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from datapipe.config.yaml import KeyPath, dotted, dump_yaml, parse_yaml
 from datapipe.credentials import masked_urls, remember
+from datapipe.dataclass import dataclass, field, replace
 from datapipe.errors import UserError, suggest
 
 

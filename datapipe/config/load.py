@@ -7,7 +7,6 @@ mixture.yaml ── yaml ──▶ data ── --set, --output ──▶ data �
 import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from datapipe.config.mixture import Mixture
 from datapipe.config.problems import described, problems_error
 from datapipe.config.stage_use import parse_stage
 from datapipe.config.yaml import KeyPath, dotted, parse_yaml, plain_data, read_yaml_mapping
+from datapipe.dataclass import replace
 from datapipe.errors import UserError, suggest
 
 

@@ -11,7 +11,6 @@ is drawn as by the line. Between them, where the share of a source changes from 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -20,6 +19,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from datapipe.config.fields import Count, ExactShare, Record, Weight, as_tuple, plain_number
 from datapipe.config.problems import Problem
+from datapipe.dataclass import dataclass
 from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.weights import integer_weights
 

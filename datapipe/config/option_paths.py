@@ -10,7 +10,6 @@ and in models below it. A URL is asked once a plan (`forget_urls`).
 import glob
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from pydantic import BaseModel
 
 from datapipe.config.yaml import KeyPath
 from datapipe.credentials import masked
+from datapipe.dataclass import dataclass, field, replace
 from datapipe.errors import UserError
 from datapipe.quantities import size
 from datapipe.storage.file_cache import CachedFile, fetched

@@ -17,7 +17,6 @@ import os
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from numbers import Integral, Rational, Real
 from pathlib import Path
 from shlex import quote
@@ -28,6 +27,7 @@ from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning
 from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.scanner import Scanner, ScannerError
 
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError
 
 KeyPath = tuple[str | int, ...]  # the keys and list indexes that lead to a value

@@ -12,9 +12,9 @@ import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from statistics import median
 
+from datapipe.dataclass import dataclass, field, replace
 from datapipe.engine.events import AttemptEvent, Committed, Observer, Retried
 from datapipe.engine.protocol import Attempt, Engine, Message
 from datapipe.records.commit_files import MOST_RECORDS

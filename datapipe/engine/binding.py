@@ -7,7 +7,6 @@ StageUse ─▶ stage ─▶ its files, each with its digest ─┐
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from pydantic_core import to_jsonable_python
 from datapipe.config import catalogue
 from datapipe.config.stage_use import StageUse
 from datapipe.credentials import masked_urls
+from datapipe.dataclass import replace
 from datapipe.errors import UserError
 from datapipe.records.names import REPORT
 from datapipe.records.option_files import OptionFile, paths_in, planned_file

@@ -12,9 +12,9 @@ shorter than the time between two updates of the driver starts when it ends.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from datapipe.dataclass import asdict, dataclass
 from datapipe.engine.protocol import Attempt, Message
 from datapipe.machine.json_log import JsonLog
 from datapipe.quantities import counted

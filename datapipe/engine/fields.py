@@ -14,13 +14,13 @@ warning.
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TypeVar
 
 import pyarrow as pa
 
 from datapipe.config.mixture import Mixture
 from datapipe.config.sources.source import Source
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError, suggest
 from datapipe.quantities import counted
 from datapipe.reserved_columns import OWN_COLUMNS

@@ -10,8 +10,8 @@ its rows. Shards go when they are published, under their own names.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
+from datapipe.dataclass import dataclass, field
 from datapipe.records.ledger import Ledger
 from datapipe.records.outputs import OutputFile, Record
 from datapipe.steps.kind import Plan, Step, Task
@@ -23,7 +23,7 @@ _DUE_FILES, _DUE_BYTES = 256, 256 << 20
 store four requests, for all of them."""
 
 
-@dataclass
+@dataclass()
 class Freeing:
     """Frees files of one run. `others`: the tasks of other snapshots."""
 

@@ -14,7 +14,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from datapipe.config import Mixture, catalogue, load_mixture
 from datapipe.config.interpolation import parsed_yaml
 from datapipe.config.stage_use import parse_format
 from datapipe.credentials import is_masked, masked_urls, restored
+from datapipe.dataclass import asdict, dataclass, field
 from datapipe.errors import UserError
 from datapipe.inputs.path_lists import SIGN as LIST_SIGN
 from datapipe.records.commit_files import RECORD_VERSION

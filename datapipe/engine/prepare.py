@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache, partial
 from time import monotonic
 from typing import cast
@@ -12,6 +11,7 @@ from datapipe.config import catalogue
 from datapipe.config.mixture import Mixture
 from datapipe.config.option_paths import forget_urls
 from datapipe.config.sources.amount import sample_of
+from datapipe.dataclass import replace
 from datapipe.engine.binding import bind, stage_digest, with_cut
 from datapipe.engine.cell_tables import with_cell_tables
 from datapipe.engine.chat_templates import with_templates

@@ -6,10 +6,10 @@ They decide one thing: an attempt that is silent longer than allowed is ended, a
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Protocol
 
 from datapipe.credentials import masked
+from datapipe.dataclass import dataclass
 from datapipe.errors import CorruptionError, DatapipeError, StageError, StageMemoryError, UserError, is_retryable
 from datapipe.machine.activity import Activity
 from datapipe.records.outputs import Record

@@ -20,9 +20,9 @@ import heapq
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 
 from datapipe.config.execution import ExecutionSpec
+from datapipe.dataclass import dataclass, field, replace
 from datapipe.document_name import with_own_id
 from datapipe.engine.protocol import Failure
 from datapipe.errors import DatapipeError, UserError

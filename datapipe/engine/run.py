@@ -7,11 +7,11 @@ mixture ─▶ request ─▶ lock ─▶ ledger ─▶ driver + engine ─▶ s
 import json
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, field, replace
 from shlex import quote
 from time import perf_counter
 
 from datapipe.config import Mixture
+from datapipe.dataclass import dataclass, field, replace
 from datapipe.engine.driver import Driver
 from datapipe.engine.events import Observer, UserMessage
 from datapipe.engine.freeing import Freeing, freed_inputs, has_freed_rows

@@ -9,7 +9,6 @@ What it says of text and tokens is read once all of it is known, in a thread, wh
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -17,6 +16,7 @@ from time import perf_counter
 from typing import Any
 
 from datapipe.credentials import masked
+from datapipe.dataclass import dataclass
 from datapipe.engine.events import Event, Planned, RunEnded, RunStarted, all_of
 from datapipe.engine.history import node_hours
 from datapipe.engine.local import usable_cores

@@ -12,13 +12,13 @@ The proof which library encodes is made here, when the run is planned (`tokens/p
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from datapipe.config.mixture import Mixture
 from datapipe.config.sources.repository import STAGE as JOIN
 from datapipe.config.stage_use import StageUse
 from datapipe.config.tokenizer_spec import TokenizerSpec
+from datapipe.dataclass import dataclass, field
 from datapipe.errors import UserError
 from datapipe.records.names import CHAT_TEMPLATE
 from datapipe.steps.warnings import RunWarning

@@ -17,7 +17,6 @@ and a mapped file that is cut short ends the process."""
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -26,6 +25,7 @@ import pyarrow as pa
 import xxhash
 
 from datapipe.columns import KEY_TYPE, dtype_of, key_halves, numbers, take_rows
+from datapipe.dataclass import dataclass
 from datapipe.errors import CorruptionError, UserError
 from datapipe.machine.activity import progress
 from datapipe.records.checksum import Rereads, rereading

@@ -4,13 +4,13 @@ step ─▶ the loader's batch ─▶ documents of each row ─▶ runs of token
 """
 
 from contextlib import closing
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
+from datapipe.dataclass import dataclass
 from datapipe.loader.loader import Loader
 from datapipe.shards.manifest import snapshot_file
 from datapipe.storage.root import Root

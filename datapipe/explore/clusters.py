@@ -7,12 +7,12 @@ keyed by the survivor. Texts are read one cluster at a time.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
 from datapipe.config import catalogue
+from datapipe.dataclass import asdict
 from datapipe.errors import UserError, suggest
 from datapipe.explore.database import Database
 from datapipe.explore.differences import Segment, difference

@@ -22,7 +22,6 @@ import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from datapipe.dataclass import dataclass
 from datapipe.errors import CorruptionError, UserError
 from datapipe.exchange.tables import committed_bytes
 from datapipe.records.checksum import file_checksum
@@ -86,10 +86,13 @@ class FactFiles:
     is_set_aside: bool = False  # whether the step tokenize dropped documents, which the stages kept
 
 
+_LIMITS = Limits()
+
+
 class Database:
     """Queries of one output, or of several, each in its own schema. Safe for several threads."""
 
-    def __init__(self, outputs: Mapping[str, FactFiles], limits: Limits = Limits()) -> None:
+    def __init__(self, outputs: Mapping[str, FactFiles], limits: Limits = _LIMITS) -> None:
         try:
             self._folder = Path(tempfile.mkdtemp(prefix="datapipe-explore-", dir=limits.spill or None))
         except OSError as error:

@@ -11,7 +11,6 @@ that separates n-grams is shown. In scripts without spaces each character is a w
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import Literal
@@ -19,6 +18,7 @@ from unicodedata import normalize
 
 import numpy as np
 
+from datapipe.dataclass import dataclass
 from datapipe.kernels.dedup.word_characters import ALONE, IGNORED, LETTER, MARK, NUMBER, word_table
 
 COMPARED_CHARS = 1_000_000

@@ -11,7 +11,6 @@ the same query returns the same documents each time, and a larger sample contain
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from typing import Any, Literal, Self, get_args
@@ -20,6 +19,7 @@ import numpy as np
 
 from datapipe.config import Mixture
 from datapipe.config.stage_use import StageUse
+from datapipe.dataclass import dataclass, field
 from datapipe.document_name import FORMS, InputFiles, document_name
 from datapipe.engine.history import read_history, read_mixture
 from datapipe.errors import DatapipeError, UserError, suggest

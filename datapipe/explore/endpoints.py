@@ -9,7 +9,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import asdict
 from http import HTTPStatus
 from time import perf_counter
 from typing import Any, TypeVar
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from datapipe.credentials import masked
+from datapipe.dataclass import asdict
 from datapipe.errors import DatapipeError, UserError
 from datapipe.explore.borderline import sides, swept
 from datapipe.explore.clusters import ClusterQuery, listed_clusters, shown_cluster

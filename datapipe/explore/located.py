@@ -11,7 +11,6 @@ read: another text might stand at its position.
 """
 
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ import pyarrow as pa
 
 from datapipe.config import Mixture
 from datapipe.credentials import masked
+from datapipe.dataclass import dataclass
 from datapipe.document_name import document_name
 from datapipe.engine.history import RunHistory, read_history, read_mixture, read_types
 from datapipe.errors import DatapipeError, UserError

@@ -15,7 +15,6 @@ other, so the greatest threshold that drops the bin above is the number just bel
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
@@ -24,6 +23,7 @@ from pydantic import ValidationError, create_model
 
 from datapipe.config import catalogue
 from datapipe.config.stage_use import StageUse
+from datapipe.dataclass import dataclass
 from datapipe.errors import DatapipeError, UserError, suggest
 from datapipe.explore.database import Database, quoted, quoted_text
 from datapipe.explore.documents import Inspector

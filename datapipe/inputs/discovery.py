@@ -12,12 +12,12 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 
 from datapipe.credentials import masked
+from datapipe.dataclass import dataclass, replace
 from datapipe.errors import DamagedInputError, UserError, suggest
 from datapipe.inputs.entries import FOLDER, NO_FILE, Entry, Notes, entry_at
 from datapipe.inputs.local_folders import LocalFolders

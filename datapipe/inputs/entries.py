@@ -6,9 +6,9 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from datapipe.dataclass import dataclass, field
 from datapipe.stage.decoding import COMPRESSION_OF_ENDING
 from datapipe.stage.reader import InputFile
 from datapipe.storage.http import is_http, state_of

@@ -8,8 +8,8 @@ to a folder above themselves, and to a folder whose files are listed already, ar
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 
+from datapipe.dataclass import dataclass, field
 from datapipe.errors import UserError
 from datapipe.inputs.entries import FOLDER, Entry, Notes, status_of
 

@@ -15,10 +15,10 @@ from a store or web server cannot name files of this machine. 100,000 lines take
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from time import sleep
 
 from datapipe.credentials import masked
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError
 from datapipe.inputs.entries import Entry, Notes, entry_at
 from datapipe.machine.retries import RetryPolicy, retry_io

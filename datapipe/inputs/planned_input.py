@@ -17,13 +17,13 @@ import errno
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
 import pyarrow as pa
 
+from datapipe.dataclass import replace
 from datapipe.errors import UserError
 from datapipe.inputs.entries import ETAG
 from datapipe.metrics import UnreadableFile

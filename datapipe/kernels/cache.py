@@ -9,9 +9,9 @@ of a dead process. On a file system without locks a kernel may be compiled twice
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from datapipe.dataclass import dataclass
 from datapipe.kernels.keys import version_key
 from datapipe.machine.cache import LEFT_OVER_S, UNUSED_S, cache_home, remove_older
 from datapipe.machine.files import locked

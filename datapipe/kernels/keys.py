@@ -16,7 +16,6 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
@@ -24,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from datapipe.dataclass import dataclass
 from datapipe.errors import DatapipeError
 
 _VERSIONED_MODULES = ("_heapq", "builtins", "itertools", "math", "numba", "numpy", "re", "sys", "unicodedata")

@@ -20,13 +20,14 @@ A kernel unpacks its records once, before its loops: each read of a field counts
 
 import typing
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cache
 from types import FunctionType, UnionType
 from typing import Annotated, Any, TypeAlias, TypeVar, Union
 
 import numpy as np
 from numpy.typing import NDArray
+
+from datapipe.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

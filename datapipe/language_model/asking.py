@@ -9,9 +9,9 @@ paid for. An interrupt (Ctrl-C) ends them at once. Memory: the requests under wa
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from datapipe.dataclass import dataclass, field
 from datapipe.errors import CorruptionError, DatapipeError
 from datapipe.language_model.cache import Answer, AnswerCache
 from datapipe.language_model.endpoint import AttemptError, Client, RefusedError

@@ -15,12 +15,12 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 import xxhash
 
+from datapipe.dataclass import asdict, dataclass
 from datapipe.errors import UserError
 from datapipe.machine.files import lock_file, sync, write_at
 

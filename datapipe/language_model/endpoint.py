@@ -21,13 +21,13 @@ import re
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 import httpx2 as httpx
 
 from datapipe.credentials import MASK, masked, remember_secret
+from datapipe.dataclass import dataclass, field, replace
 from datapipe.errors import UserError
 from datapipe.language_model.cache import Answer
 from datapipe.storage.http import retry_after_s

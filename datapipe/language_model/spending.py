@@ -7,8 +7,7 @@ only if the limit holds even when it, and all others under way, take the most.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from datapipe.dataclass import dataclass
 from datapipe.errors import DatapipeError
 from datapipe.language_model.cache import Answer
 

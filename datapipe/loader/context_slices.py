@@ -12,10 +12,10 @@ have as many tokens and borders: runs that only fill stand at the end.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 import numpy as np
 
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError
 from datapipe.kernels.tokens.batch import split_runs
 from datapipe.loader.share import Mesh

@@ -30,12 +30,12 @@ Tokens of left-out documents are padding: the end-of-text id, label -100, segmen
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError
 from datapipe.kernels.tokens import batch as kernels
 from datapipe.loader.buffers import BufferPool

@@ -21,7 +21,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import RLock
 from time import perf_counter
@@ -29,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError
 
 MAX_THREADS = 16

@@ -14,7 +14,6 @@ Past `MAX_MAPPED_SHARDS` or `MAX_OPEN_SHARDS`, the least recently used are close
 
 import os
 from collections.abc import Callable, Set
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -24,6 +23,7 @@ import numpy as np
 
 from datapipe.columns import dtype_of
 from datapipe.credentials import masked
+from datapipe.dataclass import dataclass
 from datapipe.errors import CorruptionError, CutShortError
 from datapipe.kernels.tokens import gather as kernels
 from datapipe.loader.order.layout import Layout

@@ -7,12 +7,12 @@ Where W does not divide G, slices differ by one row, and a rank may have none: `
 follows the mixture, so every contiguous slice does too.
 """
 
-from dataclasses import dataclass
 from typing import Literal, get_args
 from warnings import warn
 
 import numpy as np
 
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError
 
 ContextLayout = Literal["contiguous", "zigzag", "document_contiguous", "document_zigzag"]

@@ -13,10 +13,10 @@ run it would outweigh all other waits. Builds in the workers of a DataLoader are
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, Literal
 
+from datapipe.dataclass import dataclass, replace
 from datapipe.loader.prefetch import PrefetchCounts, Prefetcher
 
 Diagnosis = Literal["data-bound", "compute-bound", "unknown"]

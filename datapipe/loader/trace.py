@@ -9,7 +9,6 @@ Both evaluate the loader's own order, forwards and backwards, so they agree with
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from datapipe.cell_names import source_of
+from datapipe.dataclass import dataclass
 from datapipe.document_name import document_name
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader.batches import ROWS_AT_A_TIME, BatchBuilder

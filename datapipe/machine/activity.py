@@ -18,8 +18,9 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from time import perf_counter
+
+from datapipe.dataclass import dataclass, replace
 
 _HEAD = struct.Struct("<QI")  # number of messages, CRC-32 of the body
 _MOST_CHARS = 160, 320  # of the work and the place, of at most four bytes each

@@ -7,11 +7,11 @@ file. Each connection has a thread, and ends after a time without bytes. Large b
 import socket
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
+from datapipe.dataclass import dataclass, field
 from datapipe.errors import UserError
 
 MOST_BODY_BYTES = 1 << 20

@@ -5,10 +5,11 @@ action ─▶ result
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import count
 from math import inf
 from typing import TypeVar
+
+from datapipe.dataclass import dataclass
 
 T = TypeVar("T")
 

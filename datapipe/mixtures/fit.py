@@ -10,10 +10,10 @@ now, and of each share at the refit's own best candidate. They are those of the 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
+from datapipe.dataclass import dataclass, replace
 from datapipe.errors import UserError
 from datapipe.mixtures.draws import dirichlet, normals, uniforms, within
 from datapipe.mixtures.limits import Limits

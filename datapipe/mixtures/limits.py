@@ -7,7 +7,6 @@ A source is what the loader draws from: one of the mixture, or a cell of one, as
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from datapipe.config.fields import parse_share
 from datapipe.config.mixture import Mixture
 from datapipe.credentials import masked
+from datapipe.dataclass import dataclass, replace
 from datapipe.errors import UserError, suggest
 from datapipe.records.names import SNAPSHOT
 from datapipe.shards.leaves import leaf_limits

@@ -12,7 +12,6 @@ import csv
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -25,6 +24,7 @@ from datapipe.config.mixture import Mixture
 from datapipe.config.stage_use import NAME_PATTERN
 from datapipe.config.yaml import dump_yaml
 from datapipe.credentials import masked
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError
 from datapipe.machine.files import write_atomic
 from datapipe.mixtures.draws import dirichlet, rounded, within

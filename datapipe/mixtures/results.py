@@ -6,12 +6,12 @@ run-001,3.21     +    run-001,0.7,0.3        ─▶     metrics (num_runs, num_m
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from datapipe.config.fields import parse_weight
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError, suggest
 from datapipe.mixtures.propose import RUN, WEIGHTS
 

@@ -17,11 +17,11 @@ runs; constant ones count nothing. With hundreds of sources the penalty grows un
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from datapipe.dataclass import dataclass, replace
 from datapipe.mixtures.draws import uniforms
 
 _FLOOR = 1 / 50

@@ -11,13 +11,13 @@ numbers. A card has no time and no property of the machine: the same training gi
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from datapipe.columns import text_buffers
+from datapipe.dataclass import asdict, dataclass
 from datapipe.models.evaluation import ALL, Evaluation, Measures, kind_of, measures_of, outcome_of
 from datapipe.models.evaluation_tables import decisions_table, record_of, tables_of
 from datapipe.models.examples import Examples

@@ -10,7 +10,6 @@ sources are positive or negative, or a column is the label.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from datapipe.config.catalogue import stage_class
 from datapipe.config.mixture_schedule import MixtureSpec
 from datapipe.config.stage_use import StageUse
 from datapipe.config.tokenizer_spec import NONE, TokenizerSpec
+from datapipe.dataclass import dataclass, field, replace
 from datapipe.engine.chat_templates import with_templates
 from datapipe.engine.run import Run, RunOptions
 from datapipe.engine.run_report import run_and_report

@@ -12,7 +12,6 @@ Memory: a label, the groups and one number a model for each document.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ import pyarrow as pa
 
 from datapipe import columns
 from datapipe.columns import compute as pc
+from datapipe.dataclass import dataclass, field, replace
 from datapipe.errors import UserError, suggest
 from datapipe.machine.libraries import require
 from datapipe.models import metrics

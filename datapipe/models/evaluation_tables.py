@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
+from datapipe.dataclass import asdict
 from datapipe.models.evaluation import ALL, Evaluation, Measures
 from datapipe.models.metrics import AtThreshold, Confusion, Estimate, Ranking
 from datapipe.report.layout import NumberTable, print_text

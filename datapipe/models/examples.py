@@ -10,7 +10,6 @@ out and counted; one with several numbers has their mean. Memory: for each label
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -21,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from datapipe import columns
 from datapipe.columns import compute as pc
 from datapipe.columns import text_buffers, text_lengths
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError
 from datapipe.kernels.dedup.text_hashes import hash_texts
 from datapipe.models.labelled_files import LabelledBatch, as_text

@@ -10,7 +10,6 @@ twice the texts, 20 bytes for each word, and the n-grams of each distinct word.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -19,6 +18,7 @@ from pydantic import Field, model_validator
 
 from datapipe import columns, rng
 from datapipe.columns import compute as pc
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError
 from datapipe.kernels.hashing import num_slots_for
 from datapipe.kernels.learned import fasttext_training as kernels

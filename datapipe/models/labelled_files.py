@@ -7,7 +7,6 @@ is an error. Memory: a batch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +14,7 @@ import pyarrow as pa
 from datapipe import columns
 from datapipe.columns import compute as pc
 from datapipe.config import catalogue
+from datapipe.dataclass import dataclass, field
 from datapipe.engine.fields import lacking_fields
 from datapipe.errors import UserError
 from datapipe.inputs.discovery import discover

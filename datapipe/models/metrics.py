@@ -14,11 +14,12 @@ define is NaN, as are its bounds. The records have the names of `--json` and of 
 """
 
 import math
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 from scipy.stats import binomtest, rankdata
+
+from datapipe.dataclass import dataclass
 
 CONFIDENCE = 0.95  # of all intervals
 _Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)

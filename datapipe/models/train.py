@@ -9,7 +9,6 @@ The figures are those of the written file, as a filter will read it. The model g
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 from rich.console import Console
 
+from datapipe.dataclass import asdict, dataclass
 from datapipe.errors import UserError, suggest
 from datapipe.machine.files import replacing
 from datapipe.machine.libraries import require

@@ -19,12 +19,12 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeVar
 
 import xxhash
 
+from datapipe.dataclass import dataclass, field
 from datapipe.records.checksum import READINGS
 from datapipe.records.names import ATTEMPTS, LEDGER
 from datapipe.records.outputs import Outputs, Record, output_from_json, output_to_json

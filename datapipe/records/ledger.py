@@ -11,9 +11,9 @@ next record stands beside the first, which keeps the files that were not freed u
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import cast
 
+from datapipe.dataclass import replace
 from datapipe.machine.files import UNFINISHED
 from datapipe.machine.memory import without_collection
 from datapipe.records.commit_files import (

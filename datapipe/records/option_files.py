@@ -8,13 +8,13 @@ its machine, which it makes from OUTPUT where it is missing. No process reads an
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
 from datapipe.credentials import masked, masked_urls
+from datapipe.dataclass import dataclass
 from datapipe.errors import CorruptionError, UserError
 from datapipe.machine.files import replacing
 from datapipe.quantities import size

@@ -9,9 +9,9 @@ OutputFile       any file: path, rows, bytes, checksum
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeVar
 
+from datapipe.dataclass import dataclass, fields
 from datapipe.metrics import TaskMetrics
 
 

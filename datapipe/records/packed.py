@@ -6,7 +6,6 @@ A driver has the records of all tasks of a run, so their size decides how many t
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from sys import intern
 from typing import Any
 
@@ -15,6 +14,7 @@ import xxhash
 import zstandard
 from pydantic_core import from_json
 
+from datapipe.dataclass import dataclass, field
 from datapipe.metrics import TaskMetrics
 from datapipe.records.commit_files import Line, outputs_of, sealed
 from datapipe.records.outputs import Content, Outputs, Record

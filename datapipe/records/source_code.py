@@ -19,19 +19,19 @@ import pickle
 import platform
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
+from datapipe.dataclass import dataclass
 from datapipe.machine.cache import cache_home, cached
 
 MACHINERY = tuple(
     f"datapipe.{name}"
     for name in (
-        "credentials", "errors", "machine", "quantities", "storage",
+        "credentials", "dataclass", "errors", "machine", "quantities", "storage",
         *(f"kernels.{name}" for name in ("cache", "compiled", "compiling", "keys")),
     )
 )  # fmt: skip

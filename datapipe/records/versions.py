@@ -14,7 +14,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from sys import intern
 from typing import Any
@@ -22,6 +21,7 @@ from unicodedata import unidata_version
 
 from pydantic import BaseModel
 
+from datapipe.dataclass import dataclass
 from datapipe.machine.libraries import installed_version
 
 UNICODE = "unicode"

@@ -4,9 +4,9 @@ Section ─▶ Table: rows of texts and numbers ─▶ columns of a terminal · 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from datapipe.dataclass import dataclass
 from datapipe.quantities import size
 from datapipe.report.drawing import Drawing, short
 

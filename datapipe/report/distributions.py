@@ -9,7 +9,6 @@ import heapq
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Annotated, Any, Literal
 
@@ -18,6 +17,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from datapipe.columns import numbers
+from datapipe.dataclass import dataclass, field, replace
 from datapipe.kernels.distributions import BINS_AN_OCTAVE, LAST_BIN, NUM_BINS, bin_edges
 from datapipe.metrics import total_counts
 from datapipe.quantities import counted

@@ -1,9 +1,9 @@
 """What became of every document: rows of a table from "read" to "kept", and the stream that a page draws."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
+from datapipe.dataclass import replace
 from datapipe.metrics import Packing
 from datapipe.quantities import counted
 from datapipe.report.cells import Bytes, Cell, Dropped, Section, Share, Table, share_of

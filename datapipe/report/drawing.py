@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import ClassVar, NamedTuple, Self
+
+from datapipe.dataclass import dataclass, replace
 
 WIDTH = 720  # Units of a chart across. On a page of this width they are CSS pixels.
 MOST_BARS = 60

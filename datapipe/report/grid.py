@@ -8,7 +8,6 @@ over axes, over neighbours of numbers, and over the words with least tokens. Its
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
 from math import ceil, floor
@@ -18,6 +17,7 @@ import numpy as np
 from pydantic import Field
 
 from datapipe import columns
+from datapipe.dataclass import dataclass
 from datapipe.loader.order.sample_order import SampleOrder
 from datapipe.quantities import counted, spans
 from datapipe.report.cells import Amount, Cell, Section, Share, Table

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from fractions import Fraction
 from math import ceil
 from typing import Any, cast
@@ -14,6 +13,7 @@ from rich.tree import Tree
 from datapipe.config.mixture import Mixture
 from datapipe.config.sources.split import SplitSpec
 from datapipe.credentials import masked
+from datapipe.dataclass import asdict
 from datapipe.machine.terminal import harmless
 from datapipe.quantities import counted, rough_duration, size, spans
 from datapipe.report.cells import Table

@@ -4,11 +4,11 @@ Shares and rates are computed from the sums beside them.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WrapSerializer
 
+from datapipe.dataclass import replace
 from datapipe.metrics import Packing, Work
 from datapipe.shards.manifest import Snapshot
 from datapipe.shards.shard_table import absent

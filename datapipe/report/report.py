@@ -7,9 +7,9 @@ files of tasks    ─▶ `_PARTS`     ─┘   ├─▶ `_SECTIONS` ─▶ term
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
+from datapipe.dataclass import replace
 from datapipe.records.names import REPORT
 from datapipe.report.cells import Section
 from datapipe.report.contamination import WithContamination, contamination, evaluation_sets

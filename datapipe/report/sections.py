@@ -1,8 +1,8 @@
 """The sections about a run, its tokens and its cost: of the records that every report has. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
+from datapipe.dataclass import replace
 from datapipe.quantities import counted, size
 from datapipe.report.cells import Bytes, Cell, Section, Share, Table, cell, share, share_of, short_share
 from datapipe.report.drawing import Bars, Stacked

@@ -1,10 +1,9 @@
 """The options of `datapipe serve`, written once: for the command line, and for programs."""
 
-# ruff: noqa: RUF009 - `_option` makes a field
-
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from datapipe.dataclass import dataclass, field
 
 
 def _option(default: Any, text: str, *names: str, **limits: Any) -> Any:

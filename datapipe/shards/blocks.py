@@ -7,13 +7,13 @@ may change under a kernel (a mapped file), so kernels check every value that the
 """
 
 from collections.abc import Callable, Set
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import KEY_BYTES
+from datapipe.dataclass import dataclass
 from datapipe.errors import CorruptionError, CutShortError
 from datapipe.kernels.tokens import gather as kernels
 from datapipe.shards.schemas import UNLEARNED

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -21,6 +20,7 @@ import xxhash
 
 from datapipe import columns
 from datapipe.columns import KEY_BYTES, KEY_TYPE
+from datapipe.dataclass import dataclass
 from datapipe.errors import SnapshotError
 from datapipe.records.checksum import bytes_checksum
 from datapipe.shards.document_files import committed_file

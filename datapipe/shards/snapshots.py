@@ -12,10 +12,10 @@ import re
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
+from datapipe.dataclass import dataclass
 from datapipe.errors import SnapshotError
 from datapipe.records.names import LISTS, SNAPSHOT
 from datapipe.shards.manifest import Snapshot, read_snapshot

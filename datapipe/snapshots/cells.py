@@ -7,7 +7,6 @@ epoch. A cell without rows in an epoch has weight 0.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from math import floor, lcm
 
@@ -18,6 +17,7 @@ from datapipe.config.mixture import Mixture
 from datapipe.config.mixture_schedule import WeightPhase
 from datapipe.config.sources.split import SplitSpec
 from datapipe.config.sources.weight_rule import NoWeightError, parse_rule
+from datapipe.dataclass import dataclass
 from datapipe.errors import DatapipeError, UserError
 from datapipe.quantities import counted
 from datapipe.shards.leaves import leaf_weights

@@ -9,8 +9,8 @@ killed leaves whole snapshots and files that the next one deletes.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
+from datapipe.dataclass import dataclass
 from datapipe.errors import SnapshotError, UserError
 from datapipe.records.commit_files import TASK_DIGITS, attempt_folder
 from datapipe.records.ledger import Ledger

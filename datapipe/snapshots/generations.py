@@ -13,9 +13,9 @@ or packed before is touched. Published documents are never removed: of a new one
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
+from datapipe.dataclass import asdict, dataclass
 from datapipe.errors import DatapipeError, SnapshotError, UserError
 from datapipe.quantities import counted
 from datapipe.records.names import GENERATION, SNAPSHOT

@@ -13,11 +13,11 @@ further sequence length have names below length-N/.
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from operator import attrgetter
 
+from datapipe.dataclass import dataclass, replace
 from datapipe.errors import DatapipeError, SnapshotError
 from datapipe.exchange.tables import check_committed, committed_bytes
 from datapipe.quantities import counted

@@ -15,7 +15,6 @@ An output stays whole by itself: the other one may be cleaned, moved or deleted.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from shlex import quote
 from time import monotonic
@@ -25,6 +24,7 @@ from datapipe.config.sources.provenance import license_refusal
 from datapipe.config.sources.source import SnapshotSource, Source
 from datapipe.config.tokenizer_spec import TokenizerSpec
 from datapipe.credentials import masked
+from datapipe.dataclass import dataclass
 from datapipe.errors import CorruptionError, SnapshotError, UserError, suggest
 from datapipe.quantities import size
 from datapipe.records.checksum import file_checksum

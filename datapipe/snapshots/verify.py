@@ -18,12 +18,12 @@ sources whose documents have segments, up to 16 bytes more for each piece.
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
 from datapipe import columns
+from datapipe.dataclass import dataclass, field
 from datapipe.errors import CorruptionError, DatapipeError, SnapshotError
 from datapipe.records.checksum import file_checksum
 from datapipe.rng import shuffle_hash

@@ -14,7 +14,6 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
@@ -24,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, WithJsonSchema, model_validator
 
+from datapipe.dataclass import dataclass, field, replace
 from datapipe.errors import StageError, UserError
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.findings import SearchedList

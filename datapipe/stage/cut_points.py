@@ -8,10 +8,10 @@ They are a column of lists, ascending. The engine adds and moves them when it ap
 spans take a cut point as the end of a document (`DocumentBatch.parts`). Nothing else reads them.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
+
+from datapipe.dataclass import dataclass
 
 CUT_POINTS = "cut_points"
 CUT_POINTS_TYPE = pa.list_(pa.int64())

@@ -10,7 +10,6 @@ is immutable: a stage returns arrays, and the engine makes the next one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from time import perf_counter
 from typing import Any, TypeVar
@@ -19,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe import columns
+from datapipe.dataclass import dataclass, replace
 from datapipe.errors import StageError, UserError, suggest
 from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.stage.cut_points import CUT_POINTS, Parts, cut_points_where, parts_of

@@ -17,12 +17,12 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
 import pyarrow as pa
 
+from datapipe.dataclass import dataclass, replace
 from datapipe.errors import UserError
 
 MIXED = pa.string()  # text of JSON values of several types. Strings alone are large strings.

@@ -6,11 +6,10 @@ A task writes at most `MOST_OF_DOCUMENT` findings of a document, and beyond thos
 of each entry: its file is bounded, and every entry that was found is in it.
 """
 
-from dataclasses import dataclass
-
 import pyarrow as pa
 
 from datapipe.columns import KEY_TYPE, full_schema
+from datapipe.dataclass import dataclass
 
 MOST_OF_DOCUMENT = 64
 

@@ -28,7 +28,6 @@ bits, without arithmetic on floats, so they are equal on every machine.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
@@ -36,6 +35,7 @@ import pyarrow as pa
 from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema
 
 from datapipe import columns, rng
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError, suggest
 from datapipe.stage import dates
 from datapipe.stage.base import StageContext

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
 from operator import attrgetter
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 
+from datapipe.dataclass import asdict, dataclass, field, replace
 from datapipe.errors import UnsplittableInputError
 from datapipe.rng import below_fraction, sample_hash
 from datapipe.stage.base import Stage

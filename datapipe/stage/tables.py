@@ -6,7 +6,6 @@ the output does not depend on the borders of the ranges.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import pyarrow as pa
 
 from datapipe import columns, rng
 from datapipe.columns import KEY_TYPE, full_schema
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError
 
 RANK = "rank"

@@ -10,13 +10,13 @@ without a value, or with one of another kind.
 import operator
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import compute as pc
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.field_values import Value, are_listed, flags, limit_of, numbers_of, texts_of

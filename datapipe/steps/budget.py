@@ -21,7 +21,6 @@ Memory: the sizes of the documents of one tokenize task.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -30,6 +29,7 @@ import pyarrow as pa
 from datapipe.cell_names import chosen_values
 from datapipe.columns import KEY_TYPE, full_schema, key_matrix, numbers, take_rows
 from datapipe.columns import compute as pc
+from datapipe.dataclass import dataclass, field
 from datapipe.exchange.ranges import HASH_SPACE, read_blocks
 from datapipe.exchange.tables import TableWriter, read_table
 from datapipe.metrics import TaskMetrics

@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import chain
@@ -29,6 +28,7 @@ from numpy.typing import NDArray
 from datapipe.cell_names import NONE, part_of
 from datapipe.columns import compute as pc
 from datapipe.columns import full_schema, key_halves, numbers, numbers_in, ordered
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError
 from datapipe.exchange.ranges import HASH_SPACE
 from datapipe.exchange.tables import TableWriter, read_table

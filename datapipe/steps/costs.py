@@ -4,9 +4,9 @@ Bytes follow from the formats and were within a third of the measured ones. Seco
 `tests/benchmarks/README.md`, on web pages of 2 kB, and may be three times as many elsewhere."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from datapipe.dataclass import dataclass
 from datapipe.stage.base import Filter, Stage
 from datapipe.steps.pipeline import BoundStage
 

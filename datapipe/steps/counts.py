@@ -6,11 +6,11 @@ documents that the step before it kept.
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 from math import prod
 from typing import Self
 
+from datapipe.dataclass import dataclass, field
 from datapipe.errors import DatapipeError
 from datapipe.metrics import DocumentCounts, Packing, UnreadableFile, Work, by_file, total_by_name
 from datapipe.quantities import counted

@@ -17,8 +17,8 @@ are enough for 4e10 documents.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import dtype_of, from_ordered, full_schema, ordered
+from datapipe.dataclass import dataclass, replace
 from datapipe.errors import StageError
 
 SUMMARY_PAIRS = 1024
@@ -42,7 +43,7 @@ row is no document: its pair is 0 and its columns count all documents of the tas
 _NUMBERS = ("documents", "kept_documents", "weight", "kept_weight")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class Pair:
     """A position in the order of documents: the `ordered` score, and a keyed hash of the document, 64 bits each."""
 

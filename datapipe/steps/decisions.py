@@ -13,7 +13,6 @@ kept, since batches come in file order. Memory does not grow with the number of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Self, cast
@@ -34,6 +33,7 @@ from datapipe.columns import (
     texts_from,
 )
 from datapipe.columns import compute as pc
+from datapipe.dataclass import dataclass, fields
 from datapipe.errors import DatapipeError, StageError, UserError
 from datapipe.exchange.files import Block, open_rows, read_block, read_index
 from datapipe.exchange.tables import FactWriter

@@ -6,10 +6,10 @@ bytes of text in the input ─▶ text that enters each step ─▶ bytes that i
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import chain
 from typing import cast
 
+from datapipe.dataclass import dataclass
 from datapipe.shards.schemas import token_type
 from datapipe.stage.global_stage import Global
 from datapipe.steps.costs import DOCUMENTS, StepCost, Texts, extracted, passed_on

@@ -9,7 +9,6 @@ the same result from either. Steps of few tasks have no folds.
 import json
 import math
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import pyarrow as pa
 
 from datapipe.columns import compute as pc
 from datapipe.columns import first_of_group, numbers
+from datapipe.dataclass import dataclass, field
 from datapipe.exchange.files import TableWriters
 from datapipe.exchange.ranges import HASH_SPACE, read_slices
 from datapipe.exchange.tables import FactWriter, TableWriter, committed_bytes, read_table

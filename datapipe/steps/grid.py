@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import full_schema, numbers
+from datapipe.dataclass import asdict, dataclass, field, replace
 from datapipe.exchange.tables import TableWriter, read_table
 from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import CELL_SIZES, CELLS, Outputs, TableFile

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
+from datapipe.dataclass import dataclass, field, replace
 from datapipe.exchange.files import BLOCK_BYTES, FETCH_BYTES, RUN_BYTES
 from datapipe.exchange.tables import HELD_BYTES
 from datapipe.metrics import TaskMetrics

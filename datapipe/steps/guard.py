@@ -34,13 +34,13 @@ import signal
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
 
 from datapipe.credentials import masked
+from datapipe.dataclass import dataclass
 from datapipe.errors import DatapipeError, StageError, StageMemoryError, is_retryable
 from datapipe.machine import activity
 from datapipe.machine.memory import memory_in_words

@@ -35,10 +35,10 @@ call its `log` or average floats name it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
+from datapipe.dataclass import dataclass, field, fields, replace
 from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import ExchangeFile, F, OutputFile, Outputs, Record, TableFile, Tables, TokenizerFile, typed
 from datapipe.records.versions import fingerprint_of, versions_of

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import pyarrow as pa
 
+from datapipe.dataclass import dataclass, field, replace
 from datapipe.errors import UnsplittableInputError
 from datapipe.exchange.files import TableWriters
 from datapipe.exchange.tables import FactWriter, TableWriter, kept_facts, read_documents
@@ -120,8 +120,8 @@ class MapTask(Task):
         """The network may damage bytes of a store or server. Only damage that every reading finds is damage of the file."""
         return bool(metrics.of(MapMetrics).unreadable_files) and any(is_remote(split.file.url) for split in self.splits)
 
-    def noted(self) -> Task:
-        return self if self.inputs else super(MapTask, self).noted()  # a file that changes takes back the tasks that read it
+    def noted(self) -> Task:  # a file that changes takes back the tasks that read it
+        return self if self.inputs else super(MapTask, self).noted()  # noqa: UP008  # `slots` makes another class
 
     def run(self, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
         flow = _Flow(self, root, folder)

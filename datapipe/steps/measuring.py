@@ -20,13 +20,13 @@ of all tasks, which therefore does not depend on the tasks.
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import KEY_TYPE, first_of_group, full_schema, is_first, key_halves, make_keys, numbers, text_buffers
+from datapipe.dataclass import dataclass, field
 from datapipe.exchange.tables import FactWriter, TableWriter, read_table
 from datapipe.kernels.distributions import LAST_BIN, NUM_BINS, Decided, NearestOut, bins_of, decided, measure, nothing_near
 from datapipe.records.outputs import Outputs, TableFile
@@ -65,7 +65,7 @@ _SIDES = {"min": -1, "max": 1, "other": 0}
 _SEED = seed_for(0, "clusters")
 
 
-@dataclass
+@dataclass()
 class Measurement:
     """One of the things that every map task measures and writes to files. Methods that are not overridden do nothing."""
 
@@ -89,7 +89,7 @@ class Measurement:
 _Part = tuple[tuple[Any, ...], list[np.ndarray]]  # labels, and columns of numbers; those of a key are its halves
 
 
-@dataclass
+@dataclass()
 class _Distribution:
     """The measured values of one rule."""
 
@@ -98,7 +98,7 @@ class _Distribution:
     num_nan: int = 0
 
 
-@dataclass
+@dataclass()
 class Distributions(Measurement):
     """Of what the rules of filters measured, and of lengths. A filter that returns no measured values has none."""
 
@@ -200,7 +200,7 @@ def searched(stages: Iterable[BoundStage]) -> dict[str, dict[str, list[int]]]:
     }
 
 
-@dataclass
+@dataclass()
 class Findings(Measurement):
     """Items of searched lists: at most `MOST_OF_DOCUMENT` of a document, and beyond those the first of each entry."""
 
@@ -232,7 +232,7 @@ class Findings(Measurement):
         return {"findings": self._writer.finish()}
 
 
-@dataclass
+@dataclass()
 class ClusterSample:
     """A sample of the clusters of one stage: a share of 2^-halvings of them."""
 
@@ -285,7 +285,7 @@ def _summed(rows: np.ndarray) -> np.ndarray:
     return np.column_stack([rows[starts, :2], sums])
 
 
-@dataclass
+@dataclass()
 class Survivors(Measurement):
     """A sample of the clusters of each stage that drops documents in favour of others."""
 

@@ -14,13 +14,13 @@ so equal content needs no second run.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from datapipe.dataclass import dataclass, field, replace
 from datapipe.exchange.files import TableWriters
 from datapipe.exchange.ranges import HASH_SPACE, read_slices
 from datapipe.metrics import TaskMetrics

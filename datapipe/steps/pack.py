@@ -18,7 +18,6 @@ is the range; the rows of the range are released as they are copied to it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal, Self
 
@@ -26,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.cell_names import chosen_values
+from datapipe.dataclass import dataclass, field, replace
 from datapipe.exchange.ranges import HASH_SPACE, read_slices
 from datapipe.exchange.tables import FactWriter, check_committed, packed_facts, shard_of_task
 from datapipe.metrics import Packing, TaskMetrics, add_to

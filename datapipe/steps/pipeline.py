@@ -12,11 +12,11 @@ A global stage runs once over all sources that name it with equal options. All s
 their common global stages in the same order; otherwise each would wait for the other."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from graphlib import CycleError, TopologicalSorter
 from typing import cast
 
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError
 from datapipe.records.option_files import OptionFile
 from datapipe.stage.base import Filter, KeptShare, Map

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import dtype_of, is_first, key_matrix, numbers
+from datapipe.dataclass import dataclass
 from datapipe.shards import schemas
 from datapipe.shards.writer import CellOfRows
 from datapipe.steps.cells import CELL_SHIFT, cell_of_border

@@ -9,7 +9,6 @@ Several cuts, as the quantiles of a split are, are found in the same rounds: eac
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from itertools import chain
 from typing import Any, cast
@@ -19,6 +18,7 @@ import pyarrow as pa
 
 from datapipe.columns import compute as pc
 from datapipe.columns import key_halves, numbers, ordered, text_lengths
+from datapipe.dataclass import asdict, dataclass, field, replace
 from datapipe.exchange.tables import TableWriter, read_table
 from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import Outputs, TableFile

@@ -6,7 +6,6 @@ splits ─▶ reader ─▶ fields in the types of their columns ─▶ keys ─
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -14,6 +13,7 @@ import pyarrow as pa
 
 from datapipe.columns import as_large_string, byte_slices, make_keys, numbers, text_lengths
 from datapipe.columns import compute as pc
+from datapipe.dataclass import dataclass, field, replace
 from datapipe.document_name import document_name
 from datapipe.errors import UserError
 from datapipe.inputs.planned_input import PlannedInput, damages

@@ -8,11 +8,11 @@ Fingerprints decide what runs; this module only explains, in general terms where
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from datapipe.config import catalogue
 from datapipe.config.stage_use import StageUse, parse_stage
+from datapipe.dataclass import dataclass, field
 from datapipe.errors import UserError
 from datapipe.records.versions import PARQUET, content_of, distribution, normal, parsed, version_here
 from datapipe.steps.kind import Plan, Step, code_of

@@ -9,7 +9,6 @@ of rows, and a run of each table that they write.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self, cast
 
@@ -17,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import is_first, numbers
+from datapipe.dataclass import dataclass, field, replace
 from datapipe.errors import DatapipeError
 from datapipe.exchange.chunks import read_bucket, read_chunks
 from datapipe.exchange.files import RUN_BYTES, TableWriters, sort_words

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pyarrow as pa
 from datapipe.config.mixture import Mixture
 from datapipe.config.sources.source import Source
 from datapipe.credentials import masked
+from datapipe.dataclass import dataclass, field, replace
 from datapipe.errors import UserError
 from datapipe.quantities import counted
 from datapipe.records.outputs import Tables

@@ -4,13 +4,13 @@ A breach fails the run and quarantines nothing. `guard.py` adds the stage's name
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import numbers
+from datapipe.dataclass import replace
 from datapipe.errors import StageError
 from datapipe.reserved_columns import OWN_COLUMNS
 from datapipe.stage.base import BELOW_SHARE, Filter, FilterResult, Map, Rule

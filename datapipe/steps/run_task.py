@@ -2,9 +2,9 @@
 
 import traceback
 from contextlib import suppress
-from dataclasses import replace
 from time import perf_counter
 
+from datapipe.dataclass import replace
 from datapipe.errors import UserError
 from datapipe.kernels import import_runtime
 from datapipe.machine.activity import doing

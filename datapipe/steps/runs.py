@@ -13,11 +13,11 @@ four."""
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import xxhash
 
+from datapipe.dataclass import dataclass
 from datapipe.exchange.files import BLOCK_BYTES
 from datapipe.records.outputs import ExchangeFile
 from datapipe.rng import mix64

@@ -8,9 +8,9 @@ rounds. So what grows faster than the text, as pairs of near copies may, comes o
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
+from datapipe.dataclass import asdict, dataclass
 from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import Content, OutputFile, Record
 from datapipe.steps.fold import grow_folds

@@ -11,10 +11,10 @@ group, the groups up to the next boundary by hash may change."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 
 import xxhash
 
+from datapipe.dataclass import replace
 from datapipe.document_name import document_name
 from datapipe.stage.reader import InputFile, Reader, Split
 

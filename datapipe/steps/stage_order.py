@@ -1,11 +1,11 @@
 """Warnings about stages in another order than the documentation advises, and about those that cut conversations. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from datapipe.config.sources.chat import STAGE as CHAT
 from datapipe.config.stage_use import StageUse
+from datapipe.dataclass import dataclass
 from datapipe.steps.request import RunWarning
 
 

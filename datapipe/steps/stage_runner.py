@@ -6,7 +6,6 @@ batch ─▶ stage, guarded ─┬─▶ documents that failed ─▶ quarantine
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import byte_slices, compute, numbers, text_lengths
+from datapipe.dataclass import dataclass, field, replace
 from datapipe.exchange.files import TableWriters
 from datapipe.metrics import TaskMetrics
 from datapipe.rng import seed_for

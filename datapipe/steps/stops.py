@@ -13,7 +13,6 @@ Every document is in one span at most, so a round reads the sizes once, whatever
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from itertools import count
 from typing import Literal
 
@@ -22,6 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from datapipe.columns import full_schema, numbers
+from datapipe.dataclass import asdict, dataclass, field
 from datapipe.exchange.tables import TableWriter, read_table
 from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import Outputs, TableFile

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
@@ -36,6 +35,7 @@ from numpy.typing import NDArray
 
 from datapipe.columns import KEY_TYPE, count_empty, full_schema, key_halves, numbers, take_rows
 from datapipe.columns import compute as pc
+from datapipe.dataclass import asdict, dataclass, field, replace
 from datapipe.errors import EncodingError, UserError
 from datapipe.exchange.files import TableWriters
 from datapipe.exchange.tables import TableWriter, committed_bytes, read_documents

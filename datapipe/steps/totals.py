@@ -6,9 +6,9 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 from copy import deepcopy
-from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
+from datapipe.dataclass import dataclass, field
 from datapipe.metrics import DocumentCounts, Work, add_to
 from datapipe.records.outputs import OutputFile, Record
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +17,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from datapipe.columns import key_halves, text_buffers
+from datapipe.dataclass import dataclass, field, replace
 from datapipe.exchange.tables import TableWriter, read_documents, read_table
 from datapipe.kernels.dedup.text_hashes import hash_texts
 from datapipe.machine.activity import at_place

@@ -5,8 +5,8 @@ fingerprint = content + versions     `--trust-records`: a record of the same con
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
+from datapipe.dataclass import replace
 from datapipe.quantities import counted
 from datapipe.records.versions import TrustedRecords, differences
 from datapipe.steps.kind import LookUp, Plan, Step, Task

@@ -17,11 +17,11 @@ that collect its decisions.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import Literal, cast
 
+from datapipe.dataclass import dataclass, replace
 from datapipe.records.outputs import CELL_SIZES, CELLS, HELD_OUT_TEXTS, TRAINING_TEXTS, OutputFile, Record
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import CONTENTS, FINAL_TABLES

@@ -1,11 +1,11 @@
 """What a run warns of: each warning once, in report.json and last on the screen; `report/README.md` lists the kinds. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from fractions import Fraction
 from shlex import quote
 
 from datapipe.credentials import masked
+from datapipe.dataclass import asdict
 from datapipe.errors import suggest
 from datapipe.metrics import DocumentCounts, Packing, UnreadableFile, Work, total_by_name
 from datapipe.quantities import counted, rate_mb_per_s

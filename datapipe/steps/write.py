@@ -13,7 +13,6 @@ group."""
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
 from typing import Any, Literal, Self, TypeVar
@@ -23,6 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from datapipe.columns import count_empty, is_first, text_lengths
+from datapipe.dataclass import dataclass, field
 from datapipe.exchange.tables import read_documents, read_table
 from datapipe.metrics import TaskMetrics
 from datapipe.records.outputs import DocumentsFile, Outputs, Record, TableFile

@@ -18,13 +18,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from datapipe.credentials import masked, masked_urls
+from datapipe.dataclass import asdict, dataclass
 from datapipe.errors import CorruptionError
 from datapipe.machine.cache import UNUSED_S, cache_home, mark_used, read_checked, remove_older, write_checked
 from datapipe.machine.files import locked, replacing

@@ -10,13 +10,13 @@ import errno
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
 from datapipe.credentials import remember
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError
 from datapipe.machine.libraries import require
 from datapipe.storage.local import FileState

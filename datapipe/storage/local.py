@@ -4,9 +4,10 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+
+from datapipe.dataclass import dataclass
 
 
 def local_files(folder: Path, prefix: str, *, recursive: bool) -> Iterator[tuple[str, int]]:

@@ -18,7 +18,6 @@ import re
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from datapipe.credentials import masked
+from datapipe.dataclass import dataclass, replace
 from datapipe.errors import UserError
 from datapipe.storage.http import Reading, RemoteFile
 from datapipe.storage.local import FileState

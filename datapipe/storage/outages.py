@@ -10,10 +10,10 @@ import resource
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Self
 
 from datapipe.credentials import masked
+from datapipe.dataclass import dataclass
 from datapipe.errors import DatapipeError, UserError
 from datapipe.quantities import size
 

@@ -19,7 +19,6 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Self
@@ -29,6 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datapipe.credentials import is_masked
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError
 from datapipe.machine.files import replacing, write_atomic
 from datapipe.storage.http import RemoteFile, is_http, open_file, state_of

@@ -14,7 +14,6 @@ import errno
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from datapipe.credentials import masked
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError
 from datapipe.machine.libraries import require
 from datapipe.storage.outages import NoBucketError, StoreRefusedError, StoreSilentError

@@ -17,13 +17,13 @@ with its path, which stays at the begin of the prefix.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import compute, key_halves, make_keys, numbers, text_buffers, texts_from
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError
 from datapipe.kernels.text.replace import copy_spans
 from datapipe.rng import below_fraction, keyed_hash, seed_for

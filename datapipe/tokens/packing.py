@@ -33,7 +33,6 @@ behind the first S of a document, with 0.03 % of padding.
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
@@ -41,6 +40,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe import columns
+from datapipe.dataclass import dataclass
 from datapipe.kernels.tokens import pack as kernels
 from datapipe.kernels.tokens import split_to_fill as filling
 from datapipe.kernels.tokens.split_to_fill import ChunksOut, RowsOut

@@ -14,7 +14,6 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import chain
 from random import Random
 from typing import Any
@@ -24,6 +23,7 @@ import xxhash
 from pydantic import TypeAdapter
 from tokenizers import Tokenizer
 
+from datapipe.dataclass import dataclass
 from datapipe.errors import EncodingError
 from datapipe.machine.cache import cache_home, cached
 from datapipe.machine.libraries import installed_version

@@ -16,10 +16,10 @@ import binascii
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError
 from datapipe.tokens.encoder import LARGEST_VOCABULARY
 from datapipe.tokens.patterns import splitter

@@ -10,13 +10,13 @@ CPU time, and half that of rustbpe (DECISIONS.md). Memory is that of the distinc
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
 from datapipe import columns
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError
 from datapipe.kernels.tokens.bpe_training import join_pairs
 from datapipe.metrics import UnreadableFile

@@ -18,12 +18,12 @@ of the token. The bits reach no file: ids, not names, leave the encoder.
 import re
 import secrets
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
+from datapipe.dataclass import dataclass
 from datapipe.errors import suggest
 from datapipe.quantities import counted
 

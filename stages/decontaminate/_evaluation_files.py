@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field
 
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError
 from datapipe.stage.decoding import BOM, COMPRESSION_OF_ENDING, BrokenStreamError, decoded
 

@@ -22,13 +22,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from datapipe import columns
 from datapipe.columns import is_first
+from datapipe.dataclass import dataclass
 from datapipe.kernels.decontaminate import search, word_runs
 from datapipe.kernels.decontaminate.coverage import Postings
 from datapipe.kernels.decontaminate.folded_words import WHOLE, WordTable, words_table

@@ -14,7 +14,6 @@ prints contaminated, clean and undetectable items, and which item was found in w
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -24,6 +23,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from datapipe import columns
+from datapipe.dataclass import replace
 from datapipe.errors import UserError
 from datapipe.kernels.decontaminate import cutting
 from datapipe.kernels.text.icu_breaks import LIBRARY

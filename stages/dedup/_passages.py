@@ -5,13 +5,12 @@ batch  ->  anchors    one row a selected gram: its hash, the hash of its span, a
        ->  cuts       self-repeats: spans that repeat an earlier span of the same chunk
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 
 from datapipe import columns
 from datapipe.columns import KEY_TYPE, full_schema
+from datapipe.dataclass import dataclass
 from datapipe.kernels.dedup import substring
 from datapipe.kernels.dedup.substring_tokens import TokenRules, token_rules
 from datapipe.kernels.text.replace import copy_spans

@@ -15,9 +15,10 @@ or Korean page, so it is asked again without the bad bytes of each such charset 
 import codecs
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+
+from datapipe.dataclass import dataclass
 
 UTF_8, UTF_16 = "utf_8", ("utf_16_le", "utf_16_be")
 

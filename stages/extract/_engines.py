@@ -22,13 +22,13 @@ import importlib
 import logging
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, Field, field_validator
 
+from datapipe.dataclass import dataclass, replace
 from datapipe.errors import StageError
 
 Favor = Literal["balance", "precision", "recall"]

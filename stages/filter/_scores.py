@@ -1,7 +1,6 @@
 """The score that a classifier gives to texts: the probability of one label, or the number that it predicts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -10,6 +9,7 @@ import pyarrow as pa
 
 from datapipe import columns
 from datapipe.columns import compute as pc
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError, suggest
 from datapipe.stage.models.classifier import Classifier, open_classifier, positive_label
 

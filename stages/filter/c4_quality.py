@@ -23,7 +23,6 @@ datatrove uses (`datapipe/kernels/text/sentences.py`); the authors use NLTK's Pu
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -31,6 +30,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from datapipe import columns
+from datapipe.dataclass import replace
 from datapipe.kernels.filters import c4
 from datapipe.stage import FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch

@@ -20,7 +20,6 @@ fastText model; Nemotron-CC (Su et al. 2024, arXiv 2412.02595) takes the highest
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +29,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
+from datapipe.dataclass import replace
 from datapipe.errors import suggest
 from datapipe.stage import Filter, FilterResult, Rule
 from datapipe.stage.base import KeptShare, Share

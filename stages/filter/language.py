@@ -20,7 +20,6 @@ syllable of Hangul counts as 3 letters, a kana as 2, a vowel mark of scripts lik
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from fnmatch import filter as matching
 from functools import cached_property
 from importlib import metadata
@@ -31,6 +30,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
+from datapipe.dataclass import replace
 from datapipe.errors import UserError, suggest
 from datapipe.kernels.filters.letters import count_letters, letter_weights
 from datapipe.stage import Filter, FilterResult, Rule

@@ -24,7 +24,6 @@ space around a line among its characters.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -32,6 +31,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from datapipe import columns
+from datapipe.dataclass import replace
 from datapipe.kernels.filters import line_rules
 from datapipe.stage import FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch

@@ -4,12 +4,12 @@ record batches, and damage of the content, as distinct from failures of the stor
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 
+from datapipe.dataclass import replace
 from datapipe.errors import DamagedInputError, DatapipeError, UserError
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
 from datapipe.stage.decoding import HEAD_BYTES, lfs_pointer

@@ -4,7 +4,6 @@ A dot in the name of a field selects a member of a struct, unless a column has t
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import pyarrow as pa
 
 from datapipe.columns import as_large_string, byte_slices
 from datapipe.columns import compute as pc
+from datapipe.dataclass import replace
 from datapipe.stage import FieldNames, ReadBatch, Rejected
 from datapipe.stage.documents import TARGET_BATCH_BYTES
 from datapipe.stage.field_types import is_binary, type_in

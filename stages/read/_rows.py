@@ -9,10 +9,10 @@ row. A row beyond the limit is skipped without being held.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 
 import numpy as np
 
+from datapipe.dataclass import dataclass, replace
 from datapipe.kernels.read.delimited import Delimited
 from datapipe.stage import Rejected
 from datapipe.stage.decoding import BLOCK_BYTES, EXCERPT_BYTES, BrokenStreamError, too_long

@@ -10,10 +10,10 @@ the next header line.
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import takewhile
 from typing import ClassVar
 
+from datapipe.dataclass import replace
 from datapipe.stage import InputFile, Rejected, Split
 from datapipe.stage.decoding import OFFSET_BITS, Beginning, ByteStream, Members
 from stages.read._archives.archive import PageReader

@@ -13,7 +13,6 @@ whole block with one invalid byte. This one reads 270 MB/s on a core, as much as
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from textwrap import shorten
 from typing import ClassVar
 
@@ -23,6 +22,7 @@ from pydantic import Field, field_validator
 
 from datapipe.columns import compute as pc
 from datapipe.columns import texts_from
+from datapipe.dataclass import dataclass, replace
 from datapipe.kernels.read.delimited import Delimited
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Rejected, Split
 from datapipe.stage.decoding import byte_ranges, chunks, is_one_text, too_long

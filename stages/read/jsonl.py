@@ -8,13 +8,13 @@ few blocks, or a few times the longest line (a line of 100 MB: 600 MB).
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any, ClassVar
 
 import pyarrow as pa
 from pydantic import Field
 
+from datapipe.dataclass import replace
 from datapipe.errors import UnsplittableInputError
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Rejected, Split
 from datapipe.stage.decoding import BOM, HAVE_MEMBERS, OFFSET_BITS, Block, byte_ranges, has_members, is_one_text, line_blocks

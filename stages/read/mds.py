@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -23,6 +22,7 @@ import xxhash
 from pydantic import Field
 
 from datapipe.columns import byte_slices
+from datapipe.dataclass import dataclass, replace
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
 from datapipe.stage.decoding import HEAD_BYTES, BrokenStreamError, ByteStream, decoded, lfs_pointer
 from datapipe.stage.documents import TARGET_BATCH_BYTES

@@ -9,7 +9,6 @@ one sample, one batch, and about 100 bytes a sample, of at most `_MOST_NAMES`.
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -17,6 +16,7 @@ import pyarrow as pa
 import xxhash
 from pydantic import Field
 
+from datapipe.dataclass import dataclass, field
 from datapipe.stage import FieldNames, OpenInput, ReadBatch, Rejected, Split
 from datapipe.stage.decoding import BOM, EXCERPT_BYTES, BrokenStreamError, ByteStream, as_utf8, decoded
 from datapipe.stage.documents import TARGET_BATCH_BYTES

@@ -6,10 +6,10 @@ Read are `[[rules]]` with `id`, `regex`, `secretGroup`, `entropy`, `keywords` an
 """
 
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError, suggest
 from stages.redact._patterns import Allowance, Pattern, compiled
 

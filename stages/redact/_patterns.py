@@ -12,11 +12,11 @@ import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from datapipe.dataclass import dataclass
 from datapipe.kernels.redact.keywords import Hits
 from datapipe.kernels.redact.spans import FoundSpans
 from datapipe.machine.libraries import require

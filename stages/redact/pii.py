@@ -21,13 +21,13 @@ The replacement of a span is a function of its bytes, the name of the stage and 
 changes nothing; with `replace: delete`, text that moves together may form a new span.
 """
 
-from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field, field_validator
 
+from datapipe.dataclass import replace
 from datapipe.kernels.redact import identifiers, phones, pii
 from datapipe.kernels.redact.spans import FoundSpans
 from datapipe.stage import FilterResult

@@ -24,7 +24,6 @@ quotes ends before "<", ">", "|", a quote or a backslash.
 **Copies** of a secret in its document are replaced too, if it has 12 characters and does not read like a word.
 """
 
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal, get_args
@@ -32,6 +31,7 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 from pydantic import Field
 
+from datapipe.dataclass import replace
 from datapipe.kernels.redact import secrets
 from datapipe.kernels.redact.pii import SECRET
 from datapipe.kernels.redact.spans import FoundSpans

@@ -9,10 +9,10 @@ the standard of decimal arithmetic defines, so every machine computes the same w
 import ast
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from decimal import Context, Decimal, Overflow
 from fractions import Fraction
 
+from datapipe.dataclass import dataclass
 from datapipe.weights import exact_number
 
 _LARGEST = 10_000  # digits of a number

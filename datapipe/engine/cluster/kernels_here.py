@@ -16,8 +16,8 @@ processor, its features, and versions of libraries: the name of its file and `ve
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 
+from datapipe.dataclass import dataclass, field
 from datapipe.engine.local import usable_cores
 from datapipe.errors import DatapipeError
 from datapipe.kernels import kernels_named

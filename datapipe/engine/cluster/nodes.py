@@ -11,8 +11,8 @@ node that compiles. What a node lacks is reported once, and again when it change
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
+from datapipe.dataclass import dataclass, field
 from datapipe.quantities import counted, duration
 
 ASK_AGAIN_S = 60.0  # Pause after which a node that lacked something is asked again

@@ -21,12 +21,12 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from datapipe.config.execution import ExecutionSpec
 from datapipe.credentials import masked
+from datapipe.dataclass import dataclass
 from datapipe.engine.protocol import Failure, Message
 from datapipe.engine.workers.supervisor import Report, start_time, supervise
 from datapipe.machine.activity import Activity

@@ -21,13 +21,13 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 
 from datapipe.config import catalogue
 from datapipe.config.interpolation import parsed_yaml
 from datapipe.config.mixture import Mixture
+from datapipe.dataclass import dataclass, field
 from datapipe.engine.events import Adding, Observer, Published, SourcesListed, UserMessage, Waiting
 from datapipe.engine.history import facts_of_files
 from datapipe.engine.prepare import listed_files

@@ -11,8 +11,8 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
 
+from datapipe.dataclass import replace
 from datapipe.engine import events
 from datapipe.engine.protocol import Message
 from datapipe.engine.watching.time_left import StepState, TimeLeft, time_left

@@ -9,8 +9,8 @@ task that runs alone. Rough like the estimate: slots that the last tasks of a st
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
+from datapipe.dataclass import dataclass, field
 from datapipe.quantities import duration
 from datapipe.steps.costs import StepCost
 from datapipe.steps.kind import Step

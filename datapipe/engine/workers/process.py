@@ -20,11 +20,11 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from datapipe.config.execution import ExecutionSpec
+from datapipe.dataclass import replace
 from datapipe.engine.protocol import Attempt, Failure, Message
 from datapipe.errors import DatapipeError
 from datapipe.machine.activity import BLOCK_BYTES, Activity, ActivityBlock, shared_file

@@ -14,10 +14,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any
 
 from datapipe.config.execution import ExecutionSpec
+from datapipe.dataclass import dataclass, replace
 from datapipe.engine.protocol import Failure, Message
 from datapipe.engine.workers.process import WorkerProcess, stat_of, state_of
 from datapipe.machine.activity import Activity

@@ -10,11 +10,11 @@ an address may lie half in a cut: every part that is sent is a piece of that red
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from itertools import accumulate
 from typing import Literal
 
+from datapipe.dataclass import dataclass, replace
 from datapipe.explore.differences import common_ends
 
 Kind = Literal["kept", "cut", "replacement"]

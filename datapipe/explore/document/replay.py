@@ -9,7 +9,6 @@ deciding one gets the document. An error ends the replay; its note lacks the mes
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
 
@@ -18,6 +17,7 @@ import pyarrow as pa
 from datapipe.columns import hex_keys
 from datapipe.config import catalogue
 from datapipe.config.stage_use import StageUse
+from datapipe.dataclass import dataclass, field
 from datapipe.explore.document.parts import Part, after_stage, text_of, with_cuts
 from datapipe.explore.documents import Inspector, columns_of, finite, stage_alias
 from datapipe.explore.redaction import Redactor

@@ -9,10 +9,10 @@ the text that the run stored of a kept document is shown instead, or none.
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
 from time import monotonic
 from typing import Any
 
+from datapipe.dataclass import asdict, replace
 from datapipe.errors import DatapipeError, UserError
 from datapipe.explore.database import URL_COLUMNS
 from datapipe.explore.document.parts import Part, after_redaction, after_stage, display_of, joined, text_of

@@ -9,11 +9,11 @@
 One pass over all lines finds all phrases: it stops only at ja, ps, ms, cy, ok and {, one byte in two hundred. Case is ASCII's.
 """
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from datapipe.dataclass import dataclass
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.arrays import (
     BLOCK_BYTES,

@@ -7,11 +7,11 @@
 Texts are copied in runs between changed lines. Case is ASCII case. Every pass is linear.
 """
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from datapipe.dataclass import dataclass
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.arrays import copy_into, starts_with
 from datapipe.kernels.text.marks import ALNUM, CAPITAL, DIGIT, WHITE, mark_at, mark_before, mark_table, stripped, white_stop

@@ -10,12 +10,12 @@ match ASCII, or a PEM block between dashes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 import numpy as np
 
+from datapipe.dataclass import dataclass
 from datapipe.kernels.redact.assignments import Names, match_names
 from datapipe.kernels.redact.copies import with_copies
 from datapipe.kernels.redact.keywords import Hits, Keywords, find_hits

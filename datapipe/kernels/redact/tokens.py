@@ -14,12 +14,12 @@ The keyword is written as in the rule, case included; the rest has the entropy a
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from datapipe.dataclass import dataclass
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.arrays import starts_with
 from datapipe.kernels.redact.ascii import BASE64, TOKEN, UPPER, is_in

@@ -19,10 +19,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from datapipe.dataclass import dataclass
 from datapipe.machine.files import lock_file, locked, release
 from datapipe.shards.shard_table import ShardEntry
 

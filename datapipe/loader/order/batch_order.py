@@ -5,13 +5,13 @@
 `BatchOrder` knows steps, `SampleOrder` samples of the mixture, `SourceOrder` the samples of one source.
 """
 
-from dataclasses import replace
 from functools import cached_property
 from numbers import Integral
 
 import numpy as np
 
 from datapipe.cell_names import source_of
+from datapipe.dataclass import replace
 from datapipe.errors import SnapshotError, UserError, suggest
 from datapipe.loader.order.grown_order import Generations
 from datapipe.loader.order.lineage import Lineage, MixtureEra, Skips

@@ -7,11 +7,11 @@ than the order mixes at a time: it has several windows an epoch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
+from datapipe.dataclass import dataclass, replace
 from datapipe.kernels.tokens import cells as kernels
 from datapipe.loader.order.layout import Layout
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
+from datapipe.dataclass import dataclass, replace
 from datapipe.errors import SnapshotError
 from datapipe.kernels.tokens import windows as kernels
 from datapipe.kernels.tokens.permute import invert, permute

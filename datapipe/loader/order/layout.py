@@ -8,13 +8,13 @@ A shard's row r is `shard_starts[shard] + r`. A source of the order is a source 
 runs of addresses: whole shards, or the rows of shards that belong to the cell. Validation rows have no cells.
 """
 
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from datapipe.dataclass import dataclass
 from datapipe.shards.leaves import leaves_of
 from datapipe.shards.manifest import Snapshot
 from datapipe.shards.shard_table import ShardTable

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +15,7 @@ import xxhash
 
 from datapipe import columns
 from datapipe.columns import compute
+from datapipe.dataclass import dataclass, field, replace
 from datapipe.loader.order.grown_order import Generations
 from datapipe.loader.order.layout import Layout
 from datapipe.loader.order.recipe import Recipe

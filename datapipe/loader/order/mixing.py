@@ -28,7 +28,6 @@ allows; otherwise the run ends at the row that would pass it.
 import heapq
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from math import gcd
@@ -36,6 +35,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from datapipe.dataclass import dataclass
 from datapipe.errors import SnapshotError
 from datapipe.kernels.tokens import quota
 from datapipe.loader.order.grown_order import Generations

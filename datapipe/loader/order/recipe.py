@@ -2,11 +2,11 @@
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
 from datapipe.cell_names import is_pattern, source_of
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError, suggest
 from datapipe.shards.leaves import claimed, leaf_limits, leaf_weights, leaves_of, problem_of
 from datapipe.shards.manifest import Phase, Snapshot

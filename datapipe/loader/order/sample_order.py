@@ -8,12 +8,12 @@ before had drawn. The inverse, `samples_of`, gives every occurrence of a sequenc
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
 
+from datapipe.dataclass import dataclass
 from datapipe.errors import SnapshotError
 from datapipe.kernels.tokens.cells import SIZE
 from datapipe.loader.order.cell_finder import CellFinder, cell_finder

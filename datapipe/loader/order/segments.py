@@ -17,8 +17,8 @@ them have reached theirs, in the order in which they do. Each of these is drawn 
 import heapq
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from datapipe.dataclass import dataclass
 from datapipe.loader.order.recipe import Recipe
 
 UNIT = 1 << 40  # Units of a sample in which shares are counted

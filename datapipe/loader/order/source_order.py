@@ -23,11 +23,11 @@ up to `MOST_SHUFFLED` rows are shuffled tables in a cell; larger ones go through
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
+from datapipe.dataclass import dataclass
 from datapipe.kernels.tokens.cells import MOST_SHUFFLED
 from datapipe.kernels.tokens.permute import TABLE_SIZE, invert, permutation, permute
 from datapipe.loader.order.layout import Repeats, Runs

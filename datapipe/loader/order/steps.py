@@ -8,9 +8,9 @@ A step keeps its number and its samples, whichever steps are skipped before it.
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from numbers import Integral
 
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError
 
 MOST_STEPS = 1 << 48  # the limit of step numbers: sample numbers beyond it could leave int64

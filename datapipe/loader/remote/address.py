@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
+from datapipe.dataclass import dataclass, field
 from datapipe.errors import UserError
 from datapipe.loader.remote.protocol import is_name
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
+from datapipe.dataclass import replace
 from datapipe.errors import UserError
 from datapipe.loader.field_table import PER_TOKEN
 from datapipe.loader.prefetch import PrefetchCounts, SharedIterator

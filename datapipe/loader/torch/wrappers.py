@@ -8,9 +8,9 @@ dataset in the main process before each iteration, and is recognised there.
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError
 
 LIBRARIES = frozenset({"accelerate", "datapipe", "lightning", "pytorch_lightning", "torch", "transformers"})

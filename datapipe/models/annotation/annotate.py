@@ -17,7 +17,6 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
@@ -25,6 +24,7 @@ import xxhash
 from rich.console import Console
 
 from datapipe.credentials import masked
+from datapipe.dataclass import asdict, dataclass, field
 from datapipe.errors import UserError
 from datapipe.language_model.asking import Asking, LeftOut, Request
 from datapipe.language_model.cache import Answer, AnswerCache, open_cache

@@ -9,10 +9,10 @@ server refused or failed on has its outcome for one command alone.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
+from datapipe.dataclass import dataclass, field
 from datapipe.errors import DatapipeError
 from datapipe.language_model.asking import LeftOut, Request
 from datapipe.language_model.cache import Answer, AnswerCache, request_key

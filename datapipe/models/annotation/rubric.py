@@ -15,7 +15,6 @@ Documents are inserted literally. What decides the request belongs to the identi
 """
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from datapipe.config.interpolation import Origins
 from datapipe.config.problems import problems_error
 from datapipe.config.yaml import parse_yaml
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError
 
 PLACE = "{text}"

@@ -9,7 +9,6 @@ bytes a document of the sample. The file is in the order of the documents.
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -17,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import as_large_string, text_buffers
+from datapipe.dataclass import dataclass
 from datapipe.machine.files import replacing
 from datapipe.rng import keyed_hash, seed_for
 

@@ -6,11 +6,11 @@ data/train-00000.parquet                       ─▶ an export has one configur
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
 
+from datapipe.dataclass import dataclass
 from datapipe.shards import schemas
 from datapipe.shards.documents.reader import json_schema, parquet_schema
 from datapipe.shards.manifest import Snapshot

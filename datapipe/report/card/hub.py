@@ -13,11 +13,11 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from datapipe.credentials import masked, remember
+from datapipe.dataclass import dataclass
 from datapipe.errors import DatapipeError, UserError
 from datapipe.machine.libraries import require
 from datapipe.quantities import counted, size

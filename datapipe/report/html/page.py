@@ -7,9 +7,9 @@ the file would be larger, the sections show fewer of them and how many are only 
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
+from datapipe.dataclass import replace
 from datapipe.machine.terminal import HARMFUL
 from datapipe.quantities import counted, size
 from datapipe.records.names import REPORT_PAGE

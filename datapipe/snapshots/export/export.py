@@ -19,7 +19,6 @@ tokenizer.json, and then the mark of a whole export (`folder.py`).
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
@@ -29,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe import columns
+from datapipe.dataclass import asdict, dataclass
 from datapipe.errors import UserError, suggest
 from datapipe.machine.files import sync
 from datapipe.shards import schemas

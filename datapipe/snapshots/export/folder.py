@@ -12,10 +12,10 @@ import json
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError
 from datapipe.machine.files import UNFINISHED
 from datapipe.records.names import SNAPSHOT

@@ -8,12 +8,12 @@ A column that one source lacks is null in its rows, so that all files of a datas
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
 
 from datapipe import columns
+from datapipe.dataclass import dataclass
 from datapipe.errors import CorruptionError, UserError
 from datapipe.shards import schemas
 from datapipe.shards.documents.reader import json_batches, json_schema, parquet_batches, parquet_schema

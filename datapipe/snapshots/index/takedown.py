@@ -12,12 +12,12 @@ second is refused: it would restore or delete files that the first one writes.
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from datapipe.columns import key_matrix
 from datapipe.credentials import masked
+from datapipe.dataclass import dataclass, replace
 from datapipe.document_name import InputFiles
 from datapipe.errors import UserError
 from datapipe.exchange.files import ExchangeWriter

@@ -15,12 +15,12 @@ exchanges: hashes and signatures, and for `dedup.substring` passages of text.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
 
+from datapipe.dataclass import dataclass, replace
 from datapipe.errors import CorruptionError, UserError
 from datapipe.records.checksum import bytes_checksum, intact
 from datapipe.records.names import WORK

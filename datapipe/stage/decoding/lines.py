@@ -22,11 +22,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
 
+from datapipe.dataclass import dataclass, replace
 from datapipe.errors import UnsplittableInputError
 from datapipe.kernels.read.json_values import FlatValues
 from datapipe.stage.decoding.content import as_utf8, decoded, head_of, is_wide, placed

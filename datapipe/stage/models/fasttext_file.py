@@ -8,13 +8,13 @@ workers of a machine share its pages. Inconsistent files are refused, so that th
 import math
 import mmap
 import struct
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError
 
 MAGIC, _VERSIONS = 793712314, (11, 12)

@@ -12,7 +12,6 @@ The checksum covers the metadata without it and the columns. Numbers of float64 
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +20,7 @@ import pyarrow as pa
 import xxhash
 
 from datapipe.columns import byte_slices
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError
 from datapipe.kernels.dedup.case_folding import fold_texts, visible_folding
 from datapipe.kernels.learned import linear_scores as kernels

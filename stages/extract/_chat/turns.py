@@ -12,9 +12,9 @@ so no text begins or ends an answer.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
+from datapipe.dataclass import dataclass, replace
 from stages.extract._chat.sandbox import TemplateError
 
 _ASKED, _ANSWERED, _RESULT = "Two and two?", "It is four.", "result 19"

@@ -8,12 +8,12 @@ is read, and 16 to 32 bytes an entry afterwards. An automaton takes about 160 by
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError
 from datapipe.kernels.filters import url, url_lists
 from datapipe.kernels.filters.url_lists import Automaton

@@ -1,7 +1,6 @@
 """Lists of words: text files, read into the tables of `kernels/filters/word_lists.py`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +8,7 @@ import pyarrow as pa
 
 from datapipe.columns import compute as pc
 from datapipe.columns import text_buffers
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError
 from datapipe.kernels.filters.word_lists import WordLists, word_hashes, word_lists
 

@@ -11,7 +11,6 @@ decided as by the filter with `language` alone, and a batch of many languages co
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -20,6 +19,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError
 from datapipe.kernels.text.icu_breaks import LIBRARY
 from datapipe.kernels.text.words import Words

@@ -24,12 +24,12 @@ spaces, less well in kor, whose stop words are endings inside words, and the dic
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
+from datapipe.dataclass import dataclass
 from datapipe.errors import UserError, suggest
 
 TABLE = Path(__file__).with_name("fineweb2.txt")

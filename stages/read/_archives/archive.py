@@ -9,13 +9,13 @@ Memory is one batch, of about `TARGET_BATCH_BYTES` or one record, and the state 
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
+from datapipe.dataclass import dataclass, field
 from datapipe.errors import UserError
 from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Rejected, Split, decoding
 from datapipe.stage.documents import TARGET_BATCH_BYTES

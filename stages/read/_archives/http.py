@@ -11,9 +11,9 @@ with the encoding that its headers claim is kept as it is stored. Nothing that a
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 
+from datapipe.dataclass import dataclass, field
 from datapipe.errors import DatapipeError
 from datapipe.stage.decoding import MAGIC, decompressors
 

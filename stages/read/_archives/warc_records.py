@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass, replace
 from itertools import takewhile
 
+from datapipe.dataclass import dataclass, replace
 from datapipe.errors import UnsplittableInputError
 from datapipe.stage import Rejected
 from datapipe.stage.decoding import OFFSET_BITS, Beginning, ByteStream, Member, Members, StoredBytes

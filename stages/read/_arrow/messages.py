@@ -11,9 +11,10 @@ One read of a few kilobytes finds a message. See "Serialization and Interprocess
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
+
+from datapipe.dataclass import dataclass, field, replace
 
 MAGIC = b"ARROW1"
 _FEATHER_1 = b"FEA1"

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ import pyarrow.json as pj
 
 from datapipe.columns import as_large_string, contiguous, texts_from
 from datapipe.columns import compute as pc
+from datapipe.dataclass import dataclass, replace
 from datapipe.kernels.text.jsonlines import BLANK, FRAMED, OTHER, FieldPath, split_lines
 from datapipe.stage import FieldNames, ReadBatch, Rejected
 from datapipe.stage.decoding import EXCERPT_BYTES, Block, too_long

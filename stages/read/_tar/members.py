@@ -8,10 +8,10 @@ after `cat a.tar b.tar`. Memory is one header, and one content that the caller a
 
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from tarfile import HeaderError
 from typing import Any, Self
 
+from datapipe.dataclass import dataclass
 from datapipe.stage import Rejected
 from datapipe.stage.decoding import ByteStream
 

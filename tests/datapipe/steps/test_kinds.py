@@ -25,7 +25,7 @@ TOY = '''
 
 import os
 import signal
-from dataclasses import dataclass, field
+from datapipe.dataclass import dataclass, field
 from pathlib import Path
 
 from datapipe.exchange.tables import read_documents

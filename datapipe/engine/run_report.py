@@ -5,10 +5,12 @@
 
 A report is made twice: before the snapshot is published, to be kept with it, and at the end, with the time that the run took.
 What it says of text and tokens is read once all of it is known, in a thread, while the last tasks run.
+A run that changes nothing leaves the report of the run before it.
 """
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -24,13 +26,13 @@ from datapipe.engine.run import Run
 from datapipe.engine.watching.state import RunState
 from datapipe.engine.watching.status import StatusFile
 from datapipe.errors import DatapipeError
-from datapipe.records.names import TOKENIZER
+from datapipe.records.names import CARD, REPORT_PAGE, TOKENIZER
 from datapipe.records.outputs import TableFile
 from datapipe.report.card.provenance import provenance
-from datapipe.report.card.write import write_card
+from datapipe.report.card.write import is_unedited, write_card
 from datapipe.report.html.page import write_page
 from datapipe.report.records import Command
-from datapipe.report.report import Report, measured_parts, write_report
+from datapipe.report.report import Report, measured_parts, read_report, write_report
 from datapipe.report.summary import summarize, tokenizer_figures
 from datapipe.shards.document_files import files_of
 from datapipe.shards.manifest import Snapshot, snapshot_file
@@ -126,6 +128,8 @@ def _kept_report(run: Run, problem: BaseException | None, published: Report | No
     try:
         if problem is None and published is not None:
             report = published.with_(run=_about(run))
+            if not run.is_new and _is_written(run, report):
+                return report
         else:
             report = _report(run, run.plan, run.snapshot, problem, run.of_snapshot, _figures(run, run.plan, problem))
         write_report(run.root, report)
@@ -138,6 +142,15 @@ def _kept_report(run: Run, problem: BaseException | None, published: Report | No
         run.show(masked(f"the report cannot be written: {error}"))
         return None
     return report
+
+
+def _is_written(run: Run, report: Report) -> bool:
+    """Whether an earlier run has written the same report, but for its time, and the page and the card of it."""
+    with suppress(FileNotFoundError, ValueError):
+        before = read_report(run.root)
+        is_same = before.run.datapipe == report.run.datapipe and before.with_(run=report.run).to_bytes() == report.to_bytes()
+        return is_same and run.root.exists(REPORT_PAGE) and is_unedited(run.root.read_bytes(CARD))
+    return False
 
 
 def _figures(run: Run, plan: Plan, problem: BaseException | None) -> dict[str, Any]:

@@ -116,6 +116,21 @@ def test_rows_are_those_of_the_other_output_and_each_is_drawn_before_any_is_draw
     assert Fraction(phase.weights["old.web"], phase.weights["old.code"]) == Fraction(tokens["web"], tokens["code"])
 
 
+def test_run_that_changes_nothing_leaves_the_report_and_writes_what_is_gone(earlier: Path, tmp_path: Path) -> None:
+    data, files = mixture_of(tmp_path, "a", {"old": {"snapshot": str(earlier / "old")}}), ("report.json", "report.html")
+
+    def contents() -> list[bytes]:
+        run_and_report(Run(load_mixture(data), Watcher(), make_engine=InProcess)).raise_problem()
+        return [(tmp_path / "a" / name).read_bytes() for name in (*files, "README.md")]
+
+    contents()
+    second = contents()  # whose report has no snapshot that was the newest before, or the time of another run
+    assert contents() == second
+    for name in ("report.html", "README.md"):
+        (tmp_path / "a" / name).unlink()
+    assert contents()[2] == second[2]
+
+
 def test_report_and_card_report_what_was_taken_and_no_task_makes_it_again(earlier: Path, tmp_path: Path) -> None:
     data, watcher = mixture_of(tmp_path, "a", {"old": {"snapshot": str(earlier / "old")}}), Watcher()
     run_and_report(Run(load_mixture(data), watcher, make_engine=InProcess)).raise_problem()

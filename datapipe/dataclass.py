@@ -12,13 +12,11 @@ from datapipe.dataclass import asdict, field, fields, replace
 
 __all__ = ("asdict", "dataclass", "field", "fields", "replace")
 
-T = TypeVar("T")
+T = TypeVar("T", bound=type)
 
 
 @dataclass_transform(field_specifiers=(field,))
-def dataclass(
-    *, frozen: bool = False, kw_only: bool = False, slots: bool = False, eq: bool = True
-) -> Callable[[type[T]], type[T]]:
+def dataclass(*, frozen: bool = False, kw_only: bool = False, slots: bool = False, eq: bool = True) -> Callable[[T], T]:
     """Makes a class a dataclass, as the standard decorator with the same options does. A frozen class accepts no attribute."""
 
     def decorated(cls: Any) -> Any:
@@ -27,8 +25,9 @@ def dataclass(
         cls = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only, slots=slots)(cls)
         methods: dict[str, Any] = {"__init__": _at_first_call(cls, "__init__", _init), "__repr__": _repr}
         if eq:
-            methods["__eq__"] = _at_first_call(cls, "__eq__", _eq)
-            methods["__hash__"] = _at_first_call(cls, "__hash__", _hash) if frozen else None
+            methods |= {"__eq__": _at_first_call(cls, "__eq__", _eq), "__hash__": None}
+        if eq and frozen:
+            methods["__hash__"] = _at_first_call(cls, "__hash__", _hash)
         if frozen:
             methods |= {"__setattr__": _refuse, "__delattr__": _refuse}
         if frozen and slots:
@@ -45,19 +44,17 @@ def _at_first_call(cls: Any, name: str, write: Callable[[Any, dict[str, Any]], s
     """A method that replaces itself by the one whose code `write` returns, with names that it adds to a dictionary."""
 
     def method(*args: Any, **kwargs: Any) -> Any:
-        names: dict[str, Any] = {}
-        exec(write(cls, names), names)
-        written = names[name]
-        written.__qualname__, written.__module__ = f"{cls.__qualname__}.{name}", cls.__module__
-        setattr(cls, name, written)
-        return written(*args, **kwargs)
+        exec(write(cls, names := {}), names)
+        names[name].__qualname__, names[name].__module__ = f"{cls.__qualname__}.{name}", cls.__module__
+        setattr(cls, name, names[name])
+        return names[name](*args, **kwargs)
 
     return method
 
 
 def _init(cls: Any, names: dict[str, Any]) -> str:
     names |= {"_set_": object.__setattr__, "_absent_": dataclasses.MISSING}
-    by_position, by_name, lines = ["self"], ["*"], ["    pass"]
+    by_position, by_name, lines, is_frozen = ["self"], ["*"], ["    pass"], cls.__setattr__ is _refuse
     for each in fields(cls):
         default, value = "", each.name
         if each.default is not dataclasses.MISSING:
@@ -70,8 +67,7 @@ def _init(cls: Any, names: dict[str, Any]) -> str:
         else:
             value = f"_make_{each.name}()" if default == "=_absent_" else default[1:]
         if value:
-            frozen = cls.__setattr__ is _refuse
-            lines.append(f"    _set_(self, {each.name!r}, {value})" if frozen else f"    self.{each.name} = {value}")
+            lines.append(f"    _set_(self, {each.name!r}, {value})" if is_frozen else f"    self.{each.name} = {value}")
     lines += ["    self.__post_init__()"] if hasattr(cls, "__post_init__") else []
     return "\n".join([f"def __init__({', '.join(by_position + by_name * (len(by_name) > 1))}):", *lines])
 
@@ -90,8 +86,8 @@ def _hash(cls: Any, names: dict[str, Any]) -> str:
 
 
 def _repr(self: Any) -> str:
-    shown = ", ".join(f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
-    return f"{type(self).__qualname__}({shown})"
+    shown = (f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
+    return f"{type(self).__qualname__}({', '.join(shown)})"
 
 
 def _refuse(self: Any, name: str, *value: Any) -> None:

@@ -148,7 +148,9 @@ def _is_written(run: Run, report: Report) -> bool:
     """Whether an earlier run has written the same report, but for its time, and the page and the card of it."""
     with suppress(FileNotFoundError, ValueError):
         before = read_report(run.root)
-        is_same = before.run.datapipe == report.run.datapipe and before.with_(run=report.run).to_bytes() == report.to_bytes()
+        if before.run is None or before.run.datapipe != version("datapipe"):
+            return False
+        is_same = before.with_(run=report.run).to_bytes() == report.to_bytes()
         return is_same and run.root.exists(REPORT_PAGE) and is_unedited(run.root.read_bytes(CARD))
     return False
 

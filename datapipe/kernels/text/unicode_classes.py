@@ -33,7 +33,6 @@ _ASSIGNED = ((0, 0x40000), (0xE0000, 0xE1000))
 """All assigned characters outside private use; a test compares it with the database."""
 
 MAY_CHANGE, JOINS, JOINED, CLASS_SHIFT = 1, 2, 4, 8  # In `composition_table`
-_BLOCK = 64
 _HANGUL_VOWELS, _HANGUL_FINALS = slice(0x1161, 0x1176), slice(0x11A8, 0x11C3)
 """Jamo that join the character before them by rule: no decomposition of the database has them."""
 
@@ -68,12 +67,8 @@ def _categories() -> np.ndarray:
 
 @lru_cache(maxsize=4)
 def _changed(form: Literal["NFC", "NFKC", "NFD", "NFKD"]) -> list[int]:
-    """Which of these characters a normal form changes. Every part of a normalized text is normalized."""
-    characters, changed = _characters(), list[int]()
-    for start in range(0, len(characters), _BLOCK):
-        if not unicodedata.is_normalized(form, block := characters[start : start + _BLOCK]):
-            changed += [ord(character) for character in block if not unicodedata.is_normalized(form, character)]
-    return changed
+    """Which of these characters a normal form changes."""
+    return [ord(character) for character in _characters() if not unicodedata.is_normalized(form, character)]
 
 
 def codes_of(listed: str) -> np.ndarray:

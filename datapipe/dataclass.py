@@ -6,9 +6,8 @@ half of them: these methods were a fifth of its start. `field`, `fields`, `repla
 
 import dataclasses
 from collections.abc import Callable
+from dataclasses import asdict, field, fields, replace
 from typing import Any, TypeVar, dataclass_transform
-
-from datapipe.dataclass import asdict, field, fields, replace
 
 __all__ = ("asdict", "dataclass", "field", "fields", "replace")
 

@@ -16,13 +16,8 @@ from typer.main import get_command
 from datapipe.cli.main import app
 from datapipe.config.catalogue import describe, stage_names
 from datapipe.config.yaml import parse_yaml
+from tests.support.documents import DOCUMENTS, ROOMS, ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("datapipe", "stages", "mixtures", "tests", "deploy", ".ci", ".github")
-READMES = sorted(
-    [ROOT / "README.md", *(path for room in ROOMS for path in (ROOT / room).rglob("*.md"))],
-    key=lambda path: path.relative_to(ROOT).as_posix(),
-)
 STAGES = "|".join(sorted({name.partition(".")[0] for name in stage_names()}))
 MOST_LINES = {"README.md": 150, "datapipe/README.md": 120}
 
@@ -50,10 +45,10 @@ def named_paths(readme: Path) -> list[str]:
 
 
 def test_readmes_found_are_those_of_every_room() -> None:
-    assert {"README.md", "datapipe/README.md", "stages/README.md", "mixtures/README.md"} <= set(names(READMES))
+    assert {"README.md", "datapipe/README.md", "stages/README.md", "mixtures/README.md"} <= set(names(DOCUMENTS))
 
 
-@pytest.mark.parametrize("name", names(READMES))
+@pytest.mark.parametrize("name", names(DOCUMENTS))
 def test_readme_paths_exist(name: str) -> None:
     readme = ROOT / name
     candidates = {path: {ROOT / path, readme.parent / path} for path in named_paths(readme)}
@@ -61,7 +56,7 @@ def test_readme_paths_exist(name: str) -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("name", names(READMES))
+@pytest.mark.parametrize("name", names(DOCUMENTS))
 def test_readme_links_lead_somewhere(name: str) -> None:
     readme = ROOT / name
     broken = []
@@ -81,10 +76,10 @@ def test_readme_leads_to_every_document() -> None:
             seen.add(document)
             links = re.findall(r"\]\(([\w./-]+)[^)]*\)", prose(document))
             left += [path for link in links if (path := (document.parent / link).resolve()).is_file()]
-    assert names([path for path in READMES if path not in seen]) == []
+    assert names([path for path in DOCUMENTS if path not in seen]) == []
 
 
-@pytest.mark.parametrize("name", names(READMES))
+@pytest.mark.parametrize("name", names(DOCUMENTS))
 def test_readme_modules_exist(name: str) -> None:
     modules = re.findall(r"python -m (tests[\w.]*)", (ROOT / name).read_text(encoding="utf-8"))
     paths = {module: ROOT / module.replace(".", "/") for module in modules}
@@ -97,7 +92,7 @@ def test_readme_is_short(name: str) -> None:
     assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= MOST_LINES[name]
 
 
-@pytest.mark.parametrize("name", names(READMES))
+@pytest.mark.parametrize("name", names(DOCUMENTS))
 def test_readme_options_of_stages_exist(name: str) -> None:
     text, unknown = (ROOT / name).read_text(encoding="utf-8"), []
     for stage, given in re.findall(rf"(?:`|- )((?:{STAGES})\.\w+): (\{{[^{{}}\n…]*\}})", text):
@@ -132,7 +127,7 @@ def command_line() -> Any:
     return groups[0]
 
 
-@pytest.mark.parametrize("name", names(READMES))
+@pytest.mark.parametrize("name", names(DOCUMENTS))
 def test_commands_of_documents_are_those_of_the_command_line(name: str, command_line: Any) -> None:
     wrong = []
     for arguments in commands(ROOT / name):

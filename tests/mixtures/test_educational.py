@@ -38,13 +38,6 @@ def commands(text: str) -> list[list[str]]:
     return [shlex.split(line)[1:] for line in lines if line.strip().startswith("datapipe ")]
 
 
-def test_commands_of_the_readme_are_those_of_the_mixture() -> None:
-    readme = (ROOT / "datapipe/models/annotation/README.md").read_text(encoding="utf-8")
-    section = readme.partition("## From scores to a filtered corpus")[2].partition("\n## ")[0]
-    assert commands(section) == commands(MIXTURE.read_text(encoding="utf-8"))
-    assert len(commands(section)) == 3
-
-
 @pytest.mark.slow
 def test_commands_lead_from_annotation_to_a_filtered_corpus(tmp_path: Path) -> None:
     rng = random.Random(7)

@@ -65,13 +65,6 @@ def test_mixture_of_a_model_that_is_not_trained_explains_how_to_train_one(tmp_pa
         planned(mixture, None)
 
 
-def test_example_of_the_readme_loads(tmp_path: Path) -> None:
-    section = (MIXTURES / "README.md").read_text(encoding="utf-8").partition("## A mixture, line by line")[2]
-    (tmp_path / "m.yaml").write_text(section.split("```yaml\n")[1].split("```")[0], encoding="utf-8")
-    mixture = load_mixture(tmp_path / "m.yaml")
-    assert {name: float(share) for name, share in mixture.average_shares().items()} == {"web": 0.7, "code": 0.3}
-
-
 def report_of(name: str, output: Path, *overrides: str) -> dict[str, Any]:
     """The report of a run of an example, in which every document that was read has one fate."""
     done = runs.run_mixture(MIXTURES / f"{name}.yaml", output=output, overrides=overrides, make_engine=runs.InProcess).report

@@ -1,4 +1,4 @@
-"""A Ray cluster of two machines of one core, with job server and figures: `ray start` as in deploy/README.md, on each."""
+"""A Ray cluster of two machines of one core, with job server and figures: `ray start` as in the guide to clusters."""
 
 import os
 import subprocess

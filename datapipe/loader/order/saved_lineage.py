@@ -20,12 +20,12 @@ value} of those that change. The samples drawn before a mixture follow from the 
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple, replace
 from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from datapipe.dataclass import astuple, replace
 from datapipe.errors import SnapshotError
 from datapipe.loader.order.grown_order import Generations
 from datapipe.loader.order.lineage import Lineage, MixtureEra, Skips

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from ruamel.yaml import YAML
 
 from datapipe.config.stage_use import parse_stage
 from datapipe.engine.binding import bind
@@ -140,13 +139,6 @@ def test_a_stage_decides_about_the_documents_that_it_sees_as_if_there_were_no_ot
         assert counts["documents"][fate] == counts_alone["documents"][fate]
     assert counts["documents"]["read"] == 600
     assert counts["counts"]["some:outside_when"] == len(others)
-
-
-def test_the_examples_of_the_readme_are_conditions() -> None:
-    readme = Path(__file__).parents[3] / "stages/README.md"
-    section = readme.read_text("utf-8").partition("## Stages for some documents")[2]
-    entries = YAML(typ="safe").load(section.split("```yaml\n")[1].split("```")[0])["stages"]
-    assert [bool(parse_stage(entry).when) for entry in entries] == [False, True, True, True, True]
 
 
 def test_a_column_that_no_document_has_ends_the_run_before_it_starts(tmp_path: Path) -> None:

@@ -63,9 +63,16 @@ def trace(
         raise UserError("give either --step or --document.")
 
 
+def _print_row(row: str, console: Any) -> None:
+    """On a line of its own, however wide the terminal is; in a narrower one wrapped."""
+    from datapipe.report.layout import print_lines, wrapped
+
+    print_lines(wrapped(row, console.width) if console.is_terminal else [row], console)
+
+
 def _print_step(output: str, step: int, rank: int | None, text: bool, options: dict[str, Any], as_json: bool) -> None:
     from datapipe.loader.trace import trace_step
-    from datapipe.report.layout import Screen, print_lines, print_text, print_verbatim
+    from datapipe.report.layout import Screen, print_text, print_verbatim
 
     rows = trace_step(output, step, rank=rank, text=text, **options)
     if as_json:
@@ -73,12 +80,12 @@ def _print_step(output: str, step: int, rank: int | None, text: bool, options: d
         print_json({"step": step, "rows": listed})
         return
     console = Screen()
-    print_lines(["rank  row  source  document  key  tokens"], console)
+    _print_row("rank  row  source  document  key  tokens", console)
     if not rows:
         print_text(f"step {step} is left out of this run, or has no row for this rank", console)
     for row in rows:
         tokens = f"{row.token_start}:{row.token_start + row.num_tokens}"
-        print_lines([f"{row.rank}  {row.row}  {row.source}  {row.document}  {row.key}  {tokens}"], console)
+        _print_row(f"{row.rank}  {row.row}  {row.source}  {row.document}  {row.key}  {tokens}", console)
         if text:
             print_verbatim(textwrap.indent(row.text, "    | ", lambda line: True), console)
 
@@ -87,7 +94,7 @@ def _print_document(
     output: str, document: str, rank: int | None, searched: tuple[int | None, int], run: dict[str, Any], as_json: bool
 ) -> None:
     from datapipe.loader.trace import open_run
-    from datapipe.report.layout import Screen, print_lines, print_text
+    from datapipe.report.layout import Screen, print_text
 
     traced = open_run(output, **run)
     try:
@@ -106,11 +113,11 @@ def _print_document(
         print_json({"document": document, "searched": trace.searched, "appearances": [asdict(seen) for seen in shown]})
         return
     console = Screen()
-    print_lines(["step  rank  row  epoch  source  shard  tokens"], console)
+    _print_row("step  rank  row  epoch  source  shard  tokens", console)
     for seen in shown:
         tokens = f"{seen.token_start}:{seen.token_start + seen.num_tokens}"
         row = f"{seen.step}  {seen.rank}  {seen.row}  {seen.epoch}  {seen.source}  {seen.shard}:{seen.shard_row}  {tokens}"
-        print_lines([row], console)
+        _print_row(row, console)
     if not trace.appearances:
         print_text("no step: the document is in no row of the output, comes later, or is left out", console)
     more = "" if searched[0] else ". --epochs N searches N epochs of its source"

@@ -7,6 +7,7 @@ half of them: these methods were a fifth of its start. `field`, `fields`, `repla
 import dataclasses
 from collections.abc import Callable
 from dataclasses import asdict, field, fields, replace
+from reprlib import recursive_repr
 from typing import Any, TypeVar, dataclass_transform
 
 __all__ = ("asdict", "dataclass", "field", "fields", "replace")
@@ -84,6 +85,7 @@ def _hash(cls: Any, names: dict[str, Any]) -> str:
     return f"def __hash__(self):\n    return hash({_compared(cls, 'self')})"
 
 
+@recursive_repr()
 def _repr(self: Any) -> str:
     shown = (f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
     return f"{type(self).__qualname__}({', '.join(shown)})"

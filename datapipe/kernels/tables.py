@@ -31,13 +31,20 @@ def stored_table(build: Callable[Arguments, Table]) -> Callable[Arguments, Table
         arguments = (*args, *sorted(kwargs.items()))
         key = code_reached(build, platform.python_version(), np.__version__, arguments).key
         path = cache_home() / "tables" / f"{build.__name__}-{key}.bin"
-        return _read_only(cached(path, partial(_content, build, *args, **kwargs), pickle.loads))
+        return _read_only(cached(path, partial(_content, build, *args, **kwargs), _table_of))
 
     return cast("Callable[Arguments, Table]", table)
 
 
 def _content(build: Callable[..., Any], *args: Any, **kwargs: Any) -> bytes:
     return pickle.dumps(build(*args, **kwargs), protocol=5)
+
+
+def _table_of(content: bytes) -> Any:
+    try:
+        return pickle.loads(content)
+    except Exception as error:  # such as of a class that another version keeps in another module
+        raise ValueError("no table of this version") from error
 
 
 def _read_only(table: Any) -> Any:

@@ -42,7 +42,7 @@ class ShardReader:
         self._root, self._form, self._local = root, form, local
         self._lock, self.checking = threading.Lock(), threading.RLock()  # held while a block of a mapped file is checked
         self._shard: Shard | None = None
-        self._turns: dict[int, threading.Lock] = {}  # by block: held by the thread that fetches it, for which others wait
+        self._turns: dict[tuple[int, int], threading.Lock] = {}  # by block: held by the thread that fetches it
         self._idle: list[Shard] = []  # handles that no thread uses; there are as many as threads that read at the same time
         self._owner = next(_OWNERS)
 
@@ -70,7 +70,7 @@ class ShardReader:
         if shard.mapped is not None:
             with self.checking:
                 return _checked_block(shard, number)
-        with self._turns.setdefault(number, threading.Lock()):
+        with self._turn(number):
             cached = _CACHE.get(self._owner, number)
             return cached if cached is not None else intact(lambda: self._fetch(number))  # by a handle with another footer
 
@@ -89,7 +89,7 @@ class ShardReader:
         Of each row, `blocks` (n,) int64 gets the address of its block's entry, `within` (n,) int64 its row there."""
         numbers, row_in_block = np.divmod(rows, self.rows_per_block)
         kept: list[Block] = []
-        for number in sorted(np.unique(numbers).tolist(), key=lambda each: each in self._turns and self._turns[each].locked()):
+        for number in sorted(np.unique(numbers).tolist(), key=lambda each: self._turn(each).locked()):
             requests = np.flatnonzero(numbers == number)
             block = self.block(number)
             addresses = np.full(len(requests), block.entry.ctypes.data)
@@ -131,6 +131,10 @@ class ShardReader:
                     shard.close()  # closes the descriptor; the bytes stay mapped
                 self._shard = shard
             return self._shard
+
+    def _turn(self, number: int) -> threading.Lock:
+        """The lock of a block in this process: after a fork no thread would release one that was held."""
+        return self._turns.setdefault((os.getpid(), number), threading.Lock())
 
     def _fetch(self, number: int) -> Block:
         """Reads with a handle that no other thread is using."""

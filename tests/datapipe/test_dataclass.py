@@ -83,3 +83,9 @@ def test_dataclass_keeps_methods_that_are_written_and_inherits():
     assert (again.x, again.y, repr(again)) == (3, [4], "Derived(x=3, y=[4])")
     with pytest.raises(TypeError, match=r"Derived\.__init__"):
         Derived()  # type: ignore[call-arg]
+
+
+def test_dataclass_that_holds_itself_is_written_with_dots():
+    base = Base(1)
+    object.__setattr__(base, "x", [base])
+    assert repr(base) == "Base(x=[...])"

@@ -201,6 +201,14 @@ def test_threads_that_want_the_same_blocks_fetch_each_once(tmp_path: Path, monke
     assert sorted(numbers) == list(range(num_blocks))
 
 
+def test_a_forked_process_waits_for_no_thread_that_fetched_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (entry,) = write_shards(tmp_path, packed_batch(4, LENGTH))
+    reader = ShardReader(RemoteRoot(str(tmp_path)), entry, RowForm(LENGTH, FINGERPRINT))
+    with reader._turn(0):
+        monkeypatch.setattr("os.getpid", lambda: 0)
+        assert not reader._turn(0).locked()
+
+
 def _open(folder: Path, entry: ShardEntry, length: int = LENGTH, fingerprint: str = FINGERPRINT) -> None:
     reader = ShardReader(Root(str(folder)), entry, RowForm(length, fingerprint))
     try:

@@ -144,7 +144,7 @@ def import_runtime() -> None:
             with without_collection():
                 importlib.import_module(_RUNTIME)
         except ModuleNotFoundError as error:
-            if error.name != "numba":
+            if error.name not in ("numba", "llvmlite"):  # which come together
                 raise
             raise UserError(
                 "numba is not installed. Runs, and loaders that read files, need it: `pip install datapipe`. A loader of a "

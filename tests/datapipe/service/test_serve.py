@@ -184,10 +184,14 @@ def test_a_client_needs_the_packages_that_the_readme_names_and_no_other(server: 
     [named] = re.findall(r"pip install --no-deps datapipe && pip install (.+)", text)
     program = (
         "import sys, json\n"
+        "from importlib.machinery import PathFinder\n"
         "from importlib.metadata import packages_distributions\n"
         "needed = {'datapipe', 'pydantic_core', 'annotated_types', 'typing_extensions', 'typing_inspection'}\n"
         f"needed |= set({named.split()!r})\n"
-        "for name in packages_distributions().keys() - sys.modules.keys() - needed: sys.modules[name] = None\n"
+        "absent = packages_distributions().keys() - sys.modules.keys() - needed\n"
+        "class Installed(PathFinder):\n"
+        "    find_spec = lambda name, *rest: None if name in absent else PathFinder.find_spec(name, *rest)\n"
+        "sys.meta_path[sys.meta_path.index(PathFinder)] = Installed\n"
         "from datapipe.loader import Loader\n"
         f"loader = Loader('{server.location}/a/b', global_batch_size=4)\n"
         "next(loader); loader.load_state_dict(json.loads(json.dumps(loader.state_dict())))\n"

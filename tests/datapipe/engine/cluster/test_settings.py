@@ -12,10 +12,12 @@ from datapipe.config import load_mixture
 from datapipe.engine.cluster.settings import SOCKET_BYTES, check_address, check_sockets, check_token
 from datapipe.engine.run import Run, RunOptions
 from datapipe.errors import UserError
+from datapipe.storage.root import Root
 from tests.support import runs
+from tests.support.late_import import late_import
 
 
-def _refusal(call: Callable[..., None], *args: Any) -> str:
+def _refusal(call: Callable[..., object], *args: Any) -> str:
     with pytest.raises(UserError) as caught:
         call(*args)
     return str(caught.value)
@@ -106,3 +108,19 @@ def test_cluster_that_cannot_be_joined_is_reported_before_inputs_are_listed(tmp_
     mixture = load_mixture(runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/absent/*.jsonl}}", "", "tokenizer: none"))
     run = Run(mixture, lambda event: None, RunOptions(engine="ray", address=f"127.0.0.1:{closed_port}"))
     assert "no Ray head listens there" in _refusal(run.execute)
+
+
+@pytest.mark.needs("ray")
+@pytest.mark.parametrize(
+    ("address", "parts"), [(None, ("did not start", "/tmp/ray", "local engine")), ("auto", ("at auto", "ray start"))]
+)
+def test_what_ray_says_when_it_does_not_start_is_told_with_what_to_do(
+    address: str | None, parts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init(**_: object) -> None:
+        raise Exception("The current node timed out during startup.")  # as ray/_private/node.py raises it
+
+    monkeypatch.setattr("ray.init", init)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    text = _refusal(late_import("datapipe.engine.ray").RayEngine, Root("out"), None, address)
+    assert all(part in text for part in ("The current node timed out during startup. ", *parts))

@@ -36,6 +36,9 @@ class Here(runs.InProcess):
         super().__init__(root, None)
         self.left = stops_after
 
+    def start_worker(self) -> None:
+        """Has no workers."""
+
     def next_attempt(self, timeout_s: float) -> Attempt | None:
         if not self.tasks:
             return None

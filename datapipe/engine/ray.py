@@ -50,14 +50,6 @@ from datapipe.storage.root import Root
 _PLACEMENT_EVERY_S = 2.0
 _NODES_EVERY_S = 2.0
 _REPORTS_EVERY_S = 0.25
-_TO_REACH = (
-    "Start one with `ray start --head`, give its --address, or leave --address out to start one for this run. If it has a "
-    "token, this shell needs it too: RAY_AUTH_MODE=token and RAY_AUTH_TOKEN."
-)
-_TO_START = (
-    "Its logs are in session_latest/logs of RAY_TMPDIR, or of /tmp/ray. Run the same command again when the machine has memory "
-    "and time to spare, or leave out --engine ray: the local engine writes the same bytes."
-)
 _ENDS_WITHIN_S = 10.0  # a supervisor learns that its attempt is withdrawn with its next report, every 2 s
 
 
@@ -320,9 +312,15 @@ def _connect(address: str | None, num_workers: int | None) -> bool:
     except UserError:
         raise
     except Exception as error:  # Ray raises bare ones, as for a node that does not start in time
-        found = f"cannot reach a Ray cluster at {address}" if address else "Ray did not start on this machine"
-        advice = _TO_REACH if address else _TO_START
-        raise UserError(f"{found}: {str(error).rstrip('. ') or type(error).__name__}. {advice}") from error
+        said = str(error).rstrip(". ") or type(error).__name__
+        raise UserError(
+            f"cannot reach a Ray cluster at {address}: {said}. Start one with `ray start --head`, give its --address, or leave "
+            f"--address out to start one for this run. If it has a token, this shell needs it too: RAY_AUTH_MODE=token and "
+            f"RAY_AUTH_TOKEN."
+            if address
+            else f"Ray did not start on this machine: {said}. Its logs are in session_latest/logs of RAY_TMPDIR, or of /tmp/ray. Run "
+            f"the same command again when the machine has time and memory to spare, or leave out --engine ray."
+        ) from error
 
 
 def _ready(references: list[Any], timeout_s: float) -> list[Any]:

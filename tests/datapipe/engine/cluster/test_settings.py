@@ -112,7 +112,7 @@ def test_cluster_that_cannot_be_joined_is_reported_before_inputs_are_listed(tmp_
 
 @pytest.mark.needs("ray")
 @pytest.mark.parametrize(
-    ("address", "parts"), [(None, ("did not start", "/tmp/ray", "local engine")), ("auto", ("at auto", "ray start"))]
+    ("address", "parts"), [(None, ("did not start", "/tmp/ray", "leave out --engine ray")), ("auto", ("at auto", "ray start"))]
 )
 def test_what_ray_says_when_it_does_not_start_is_told_with_what_to_do(
     address: str | None, parts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch

@@ -318,8 +318,8 @@ def _connect(address: str | None, num_workers: int | None) -> bool:
             f"--address out to start one for this run. If it has a token, this shell needs it too: RAY_AUTH_MODE=token and "
             f"RAY_AUTH_TOKEN."
             if address
-            else f"Ray did not start on this machine: {said}. Its logs are in session_latest/logs of RAY_TMPDIR, or of /tmp/ray. Run "
-            f"the same command again when the machine has time and memory to spare, or leave out --engine ray."
+            else f"Ray did not start on this machine: {said}. Its logs are in session_latest/logs of RAY_TMPDIR, or of "
+            f"/tmp/ray. Run the same command again when the machine has time and memory to spare, or leave out --engine ray."
         ) from error
 
 

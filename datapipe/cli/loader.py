@@ -64,7 +64,7 @@ def trace(
 
 
 def _print_row(row: str, console: Any) -> None:
-    """On a line of its own, however wide the terminal is; in a narrower one wrapped."""
+    """Prints a row on one line, and wraps it where the terminal is narrower than the row."""
     from datapipe.report.layout import print_lines, wrapped
 
     print_lines(wrapped(row, console.width) if console.is_terminal else [row], console)
